@@ -365,8 +365,8 @@ def test_what_cannot_be_compared():
         nn.Linear(4, 1), prior=pb.NormalPrior(1.0), likelihood=pb.GaussianLikelihood(1.0), num_data=3
     )
     guide = pb.GuidePosterior(pb.MeanFieldGuide(other))
-    with pytest.raises(ValueError, match=r"be a dict .*, got tuple; call `compare\(model, \{.*\}, x\)`"):
-        pb.compare(line(), (X, X), Weights(*A))
+    with pytest.raises(ValueError, match=r"be a dict .*, got BayesianModel; call `compare\(model, \{.*\}, x\)`"):
+        pb.compare({"a": Weights(*A), "b": Weights(*B)}, line(), X)
     with pytest.raises(ValueError, match=r"`posteriors\['b'\]` must be a posterior"):
         pb.compare(line(), {"a": Weights(*A), "b": None}, X)
     with pytest.raises(ValueError, match="`regions` is empty"):

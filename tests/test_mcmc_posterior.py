@@ -340,7 +340,7 @@ def test_a_single_chain_disagrees_with_itself():
     ("r_hat", "ess", "divergences", "words", "is_slight"),
     [
         (1.009, 500, 0, "", False),
-        (1.010486, 500, 0, "is 1.010486, slightly above 1.01: sample longer for exact figures.", True),
+        (1.010486, 500, 0, "is 1.0105, slightly above 1.01: sample longer for exact figures.", True),
         (1.05, 210, 0, "is 1.050, slightly above 1.01: sample longer for exact figures.", True),
         (1.02, 190, 0, "is 1.020, slightly above 1.01: sample longer", False),
         (1.02, 500, 1, "is 1.020, slightly above 1.01: sample longer", False),
@@ -373,4 +373,4 @@ def test_divergences_are_a_warning_without_arviz_too(monkeypatch):
 def test_an_r_hat_above_its_limit_has_digits_that_show_it(within, said):
     found = Modes(torch.tensor([1.0, within], dtype=torch.float64), 1.0, 0.0)
     assert said in found.fault
-    assert f"up to {said.partition(',')[0]}, between them 1.00" in found.in_brief
+    assert f"up to {said.partition(',')[0]} (limit 1.1), between them 1.00" in found.in_brief

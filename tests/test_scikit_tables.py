@@ -1,4 +1,4 @@
-"""Tables with text or dates: the estimators say which columns, and show code that works."""
+"""Tables that cannot be fitted: the estimators show code that works for text or dates, and are unfitted afterwards."""
 
 import re
 
@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.compose import make_column_transformer
+from sklearn.exceptions import NotFittedError
+from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
@@ -25,17 +27,18 @@ def error_of(X):
 @pytest.mark.parametrize(
     "X",
     [
-        pd.DataFrame({"n": np.arange(40.0)} | {name: list("uv" * 20) for name in "abcde"}),
+        pd.DataFrame({"n": [np.nan, *range(39)], "m": 1.0} | {name: ["u", "v", None, np.nan] * 10 for name in "abcde"}),
         np.array([[0.0, "u"], [1.0, "v"]] * 20, dtype=object),
         np.array([["0", "u"], ["1", "v"]] * 20),
     ],
 )
 def test_the_code_shown_for_text_works(X):
     shown = re.search("`(make_pipeline.*?)`", error_of(X))
-    known = (make_pipeline, make_column_transformer, OneHotEncoder)
+    known = (make_pipeline, make_column_transformer, OneHotEncoder, SimpleImputer)
     pipeline = eval(shown[1], {f.__name__: f for f in known} | {"BNNRegressor": lambda: pb.BNNRegressor(**LINEAR)})
     pipeline.fit(X, np.arange(40.0))
-    assert pipeline.predict(X).shape == (40,)
+    new = X.replace({"u": "w", 1.0: np.nan}) if isinstance(X, pd.DataFrame) else X
+    assert pipeline.predict(new).shape == (40,)
 
 
 @pytest.mark.parametrize(
@@ -55,8 +58,30 @@ def test_dates_are_not_offered_to_an_encoder(X, columns):
 def test_text_and_dates_are_told_apart_and_many_columns_are_not_listed():
     message = error_of(pd.DataFrame({"n": [0.0, 1.0], "t": DAY, "a": ["u", "v"]}))
     assert "text and dates in `a`, `t`" in message
-    assert "OneHotEncoder(), ['a'])" in message
+    assert "OneHotEncoder(handle_unknown='ignore'), ['a'])" in message
     message = error_of(pd.DataFrame({f"a{i}": ["u", "v"] for i in range(40)}))
     assert "in `a0`, `a1`, `a2` and 37 more" in message
-    assert "OneHotEncoder(), text_columns)" in message
+    assert "OneHotEncoder(handle_unknown='ignore'), text_columns)" in message
     assert "shape (N, D), got shape (2,)" in error_of(["u", "v"])
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("kind", [pb.BNNRegressor, pb.BNNClassifier])
+def test_after_a_failed_fit_an_estimator_is_unfitted(kind):
+    X, y = pd.DataFrame({"a": np.linspace(-1, 1, 20)}), np.arange(20) % 2
+    estimator = kind((2,), method="svi", max_iter=0)  # whose error comes when the columns' names are known
+    with pytest.raises(ValueError, match="`max_iter`"):
+        estimator.fit(X, y)
+    with pytest.raises(NotFittedError):
+        estimator.predict(np.zeros((1, 1)))
+    with pytest.raises(NotFittedError):
+        assert estimator.status_
+    estimator.set_params(max_iter=2).partial_fit(X, y)
+    with pytest.raises(ValueError, match="feature names"):
+        estimator.partial_fit(X.assign(b=0.0), y)
+    assert estimator.predict(X).shape == (20,)  # after the first part
+    with pytest.raises(ValueError, match="NaN"):
+        estimator.fit(X * np.nan, y)
+    with pytest.raises(NotFittedError):
+        estimator.predict(X)
+    assert str(estimator) == repr(estimator)

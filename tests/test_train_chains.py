@@ -146,7 +146,7 @@ def test_the_report_has_a_section_on_chains_in_place_of_those_on_training_and_we
     for cell in ("draws with a divergent step", "largest R-hat of a chain&#39;s halves", "at most 1.1"):
         assert cell in page
     assert "time_limit=" not in page
-    trained = re.search(r"R-hat within chains up to (\S+), between them (\S+);", made[1][1])
+    trained = re.search(r"R-hat within chains up to (\S+) \(limit 1.1\), between them (\S+);", made[1][1])
     for r_hat in trained.groups():  # `train` and `report` judge predictions of the same rows
         assert f">{r_hat}<" in page
     is_short = float(trained[1]) > 1.1
@@ -223,8 +223,8 @@ def test_a_variational_fit_is_also_compared_with_baselines(pyro_bnn, tmp_path): 
             1.6,
             (3,),
             (
-                "R-hat within chains up to 1.47, between them 1.60; 5 % of the variance of predictions lies between "
-                "chains. 9 steps. For a more exact result, try --time-limit"
+                "R-hat within chains up to 1.47 (limit 1.1), between them 1.60; 5 % of the variance of predictions "
+                "lies between chains. 9 steps. For a more exact result, try --time-limit"
             ),
         ),
         (1.04, 1.6, (3,), "R-hat within chains is at most 1.1, so each chain is long enough for the mode"),

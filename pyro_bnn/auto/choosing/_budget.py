@@ -1,6 +1,7 @@
 """How long a fit takes. Without a time limit, the number of steps depends only on the data and the network."""
 
 import importlib
+import math
 import time
 from dataclasses import dataclass
 
@@ -93,6 +94,10 @@ class Deadline:
     def left(self, share: float = 1.0) -> float:
         """Return how many seconds remain until the time that :meth:`at` returns; negative if this time has passed."""
         return self.at(share) - time.perf_counter()
+
+    def longer(self, num_rows: int, factor: float = 2.0) -> int:
+        """Return a limit in seconds that is probably enough for chains, at least `factor` times this one."""
+        return 10 * math.ceil(max(factor * self.seconds, self.used + Budget.of_rows(num_rows).seconds) / 10)
 
     @property
     def used(self) -> float:  # seconds since the beginning

@@ -66,18 +66,18 @@ def fit_in_time(
         raise UnsuitableError(
             f"chains need about {needed:.0f} s to start, and {max(available, 0):.1f} s of the time limit are left, "
             f"after {deadline.used:.1f} s of imports and preparation",
-            lacks_time=True,
+            enough=deadline.longer(len(data[0])),
         )
     with suppress(ImportError):
         optional("arviz", "ArviZ", "mcmc")  # loaded first, so that the plan counts the time that this takes
     most_steps = MOST_STEPS if max_draws is None else STEPS_PER_DRAW * max_draws
     name, model, chains = _first(candidates, data, deadline, seed)
     lengths = _lengths(chains, _time_left(chains, deadline), NUM_CHAINS, most_steps)
-    if _num_steps(lengths) < min(FEWEST_STEPS, 2 * most_steps):
+    if _num_steps(lengths) < (fewest := min(FEWEST_STEPS, 2 * most_steps)):
         raise UnsuitableError(
             f"{len(data[0])} rows leave time for only {_num_steps(lengths)} steps of each of {lengths.num_chains} "
-            f"chains in {deadline.seconds:g} s, but at least {FEWEST_STEPS} are needed",
-            lacks_time=True,
+            f"chains in {deadline.seconds:g} s, but at least {fewest} are needed",
+            enough=deadline.longer(len(data[0]), fewest / _num_steps(lengths)),
         )
     has_few = len(data[0]) < FEWEST_COMPARED
     folds = folds_of(data[0], seed) if len(candidates) > 1 and not has_few else []
@@ -128,8 +128,8 @@ def _first(
         except UnsuitableError as error:
             reason = error
         if deadline.left(COMPILED) < 0:
-            reason.lacks_time = True  # the compiler was stopped, or other models were not tried
-            break
+            # the compiler was stopped, or other models were not tried
+            raise UnsuitableError(str(reason), enough=deadline.longer(len(data[0]))) from reason
     raise reason
 
 

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ..._core.copies import copied
 from ..._core.functional import ordinary_attention
 from ..._core.processes import Processes
-from ..._core.scope import eval_mode, seeded
+from ..._core.scope import eval_mode, seeded, warn_of_fit
 from ...inference.posterior import Status
 from ...modelling.model import BayesianModel
 
@@ -20,20 +20,34 @@ MOST_NAMED = 3  # largest number of parameters that a message names
 
 
 class UnsuitableError(ValueError):
-    """Raised if chains in C cannot fit a model; `lacks_time` says whether more time would help."""
+    """Raised if chains in C cannot fit a model.
 
-    def __init__(self, reason: str, *, lacks_time: bool = False) -> None:
+    Args:
+        reason: Why they cannot.
+        lacks_time: Whether more time would help.
+        enough: Time limit in seconds that is probably enough, if the user's limit was too short.
+    """
+
+    def __init__(self, reason: str, *, lacks_time: bool = False, enough: int | None = None) -> None:
         super().__init__(reason)
-        self.lacks_time = lacks_time
+        self.lacks_time, self.enough = lacks_time or enough is not None, enough
 
     def instead(self, status: Status, num_networks: int = 1) -> Status:
-        """Return the status of a variational fit, with the reason why no chains were run."""
+        """Return the status of a variational fit, with the reason why no chains were run.
+
+        If the user's time limit was too short, the status begins with this, and there is a warning even if it is ok.
+        """
         message = f"{status.message.rstrip('.')}. The fit is variational, since {self}."
         if num_networks > 1:
             remedy = "; a larger time limit would allow it" if self.lacks_time else ""
             message += f" The {num_networks} networks were not compared, and the first was fitted{remedy}."
-        verdict = "" if status else f"Variational inference was used in place of chains. {status.finding}"
-        return replace(status, message=message, verdict=verdict)
+        before = "Variational inference was used in place of chains"
+        if self.enough is not None:
+            before += f", since the time limit was too short: a `time_limit` of {self.enough} s is probably enough"
+            message = f"{before}. {message[0].upper()}{message[1:]}"
+            if status:
+                warn_of_fit(f"{before}.", UserWarning)
+        return replace(status, message=message, verdict="" if status else f"{before}. {status.finding}")
 
 
 def require_suitable(model: BayesianModel, x: Tensor) -> None:

@@ -54,6 +54,12 @@ class Convergence(Shown):
         return smallest(torch.cat([self.ess_bulk, self.ess_tail]))
 
 
+def told_beside(value: float, limit: float, fewest: int = 2) -> str:
+    """Return a number with at least `fewest` decimals, and with as many as show that it is above a limit."""
+    digits = next((n for n in range(fewest, 6) if round(value, n) > limit), 6) if value > limit else fewest
+    return f"{value:.{digits}f}"
+
+
 def smallest(values: Tensor) -> float:
     """Return the smallest number that is not NaN; NaN if all are NaN."""
     known = values[~values.isnan()]

@@ -15,7 +15,7 @@ from ..._core.summary import Shown, counted
 from ...modelling.model import BayesianModel
 from ..joint import draw_batches
 from ..posterior import Status, warn_unless_ok
-from ._convergence import FEWEST_DRAWS, Convergence, convergence, r_hats, smallest
+from ._convergence import FEWEST_DRAWS, Convergence, convergence, r_hats, smallest, told_beside
 from ._kernel import MOST_DIVERGING, ChainStatistics, in_short
 
 LARGEST_R_HAT = 1.01  # of converged chains; this and the next: Vehtari et al. (2021), https://arxiv.org/abs/1903.08008
@@ -121,8 +121,7 @@ class Diagnostics(Shown):
         found, (what, judged) = [], self.judged
         if judged.worst_r_hat > LARGEST_R_HAT:
             parts = "chains" if self.num_chains > 1 else "halves of the chain"
-            digits = 3 if judged.worst_r_hat >= LARGEST_R_HAT + 0.0005 else 6  # enough to exceed the limit
-            told = f"the largest R-hat of the {what} is {judged.worst_r_hat:.{digits}f},"
+            told = f"the largest R-hat of the {what} is {told_beside(judged.worst_r_hat, LARGEST_R_HAT, 3)},"
             found.append(
                 f"{told} slightly above {LARGEST_R_HAT}: sample longer for exact figures."
                 if judged.worst_r_hat <= SLIGHT_R_HAT
@@ -142,12 +141,6 @@ def predictive_moments(observation: Distribution) -> Tensor:
     if isinstance(observation, (Categorical, Bernoulli)):
         return observation.probs.flatten(1)
     return torch.cat([observation.mean.flatten(1), observation.stddev.flatten(1)], 1)
-
-
-def told_beside(value: float, limit: float) -> str:
-    """Return a number with at least two decimals, and with as many as show that it is above a limit."""
-    digits = next((n for n in (2, 3, 4) if round(value, n) > limit), 6) if value > limit else 2
-    return f"{value:.{digits}f}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -205,7 +198,7 @@ class Modes(Shown):
         if self._stuck:
             return self._stuck
         between = told_beside(self.between, LARGEST_WITHIN)
-        return f"R-hat within chains up to {self._largest_within}, between them {between}"
+        return f"R-hat within chains up to {self._largest_within} (limit {LARGEST_WITHIN}), between them {between}"
 
     @property
     def in_brief(self) -> str:
@@ -330,8 +323,10 @@ def judge(
         finding = f"{done}; R-hat and effective sample sizes were not computed: {error}".rstrip(".")
         return Judgement(_judged(finding, _of_divergences(num_divergences)))
     what, judged = report.judged
-    verdict = "not converged" if report.problems else "converged"
-    finding = f"{verdict if judged.is_known else 'not judged'}; {what}: {judged}; {done}"
+    verdict, worst = "not converged" if report.problems else "converged", judged.worst_r_hat
+    r_hat = f"R-hat {told_beside(worst, LARGEST_R_HAT, 3)} (limit {LARGEST_R_HAT})"
+    told = str(judged).replace(f"R-hat {worst:.3f}", r_hat)
+    finding = f"{verdict if judged.is_known else 'not judged'}; {what}: {told}; {done}"
     return Judgement(_judged(finding, report.problems, said=report.remedies, is_slight=report.is_slight))
 
 

@@ -3,7 +3,8 @@
 import copy
 import secrets
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -62,6 +63,16 @@ class BNNEstimator(Advised, Settings):
     _units: tuple[Tensor, Tensor]  # mean and scale of the inputs
     _design: Design  # of the first part of the data
     _calibration: Any = None  # conformal intervals or sets, if rows were held out
+
+    @contextmanager
+    def _fitting(self, *, is_next: bool = False) -> Iterator[None]:
+        """Make the estimator unfitted if an error ends the `with` block, unless earlier data were fitted."""
+        try:
+            yield
+        except BaseException:
+            for name in [name for name in vars(self) if name.endswith("_") and not is_next]:
+                delattr(self, name)
+            raise
 
     def _validated(self, X: Any, *targets: Any, is_next: bool, **options: Any) -> Any:
         """Return checked inputs, (N, D), and targets if given. `is_next` says whether earlier data were fitted."""
@@ -321,10 +332,10 @@ def _not_numbers(X: Any, estimator: str) -> str:
     if cells.ndim != 2:
         return f"`X` must be a table of numbers, of shape (N, D), got shape {cells.shape}."
     names = list(X.columns) if hasattr(X, "columns") else range(cells.shape[1])
-    texts, dates = [], []
+    texts, dates, has_gaps = [], [], False
     for name, column in zip(names, cells.T, strict=True):
         try:
-            column.astype(np.float64)
+            has_gaps |= bool(np.isnan(column.astype(np.float64)).any())
         except (TypeError, ValueError):
             if any(isinstance(cell, str) for cell in column):
                 texts.append(name)
@@ -333,8 +344,9 @@ def _not_numbers(X: Any, estimator: str) -> str:
     remedies = []
     if texts:
         chosen = texts if len(texts) <= MOST_NAMED else "text_columns"
-        encoder = f"make_column_transformer((OneHotEncoder(), {chosen}), remainder='passthrough')"
-        remedies.append(f"encode text in a pipeline: `make_pipeline({encoder}, {estimator}())`")
+        others = "SimpleImputer(add_indicator=True)" if has_gaps else "'passthrough'"
+        columns = f"(OneHotEncoder(handle_unknown='ignore'), {chosen}), remainder={others}"
+        remedies.append(f"encode text: `make_pipeline(make_column_transformer({columns}), {estimator}())`")
     if dates:
         remedies.append("turn dates into numbers, such as days since the first one")
     what = " and ".join(kind for kind, found in (("text", texts), ("dates", dates)) if found)

@@ -94,7 +94,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator, OfClasses):
         Raises:
             ValueError: If a parameter or the data are of the wrong kind, or there is only one class.
         """
-        return self._learn(X, y, sample_weight)
+        with self._fitting():
+            return self._learn(X, y, sample_weight)
 
     @explained("classifier.partial_fit(X, y, classes=[0, 1])")
     def partial_fit(
@@ -111,7 +112,9 @@ class BNNClassifier(ClassifierMixin, BNNEstimator, OfClasses):
         Raises:
             ValueError: If the method has no partial fits, if a label is not one of the classes, or as in :meth:`fit`.
         """
-        return self._learn(X, y, sample_weight, classes, is_part=True, is_next=self._is_next())
+        is_next = self._is_next()
+        with self._fitting(is_next=is_next):
+            return self._learn(X, y, sample_weight, classes, is_part=True, is_next=is_next)
 
     def _learn(
         self, X: Any, y: Any, sample_weight: Any, classes: Any = None, *, is_part: bool = False, is_next: bool = False

@@ -32,6 +32,7 @@ from ...modelling.model import BayesianModel
 from ...modelling.priors import PriorLike
 
 INIT = NetworkInit(0.02)  # initial scales of the weights, as in `fit`; NUTS starts at weights drawn with them
+NUM_CHAINS = 2  # of NUTS; the least that R-hat can compare
 DRAWS = 200  # heuristic: draws of each NUTS chain, after as many warm-up draws
 TREE_DEPTH = 6  # heuristic: largest depth of NUTS's trees; a tree of this depth has 63 leapfrog steps
 MODE_WARMUP = 600  # heuristic: warm-up draws of an MCLMC chain that starts at a mode; a draw takes ten steps
@@ -74,7 +75,7 @@ class Settings(BaseEstimator):
     validation_fraction: float = 0.1
     kl_weight: float = 1.0
     num_members: int = 5
-    num_chains: int = 2
+    num_chains: int | None = None
 
 
 def progress_of(settings: Settings) -> bool | None:
@@ -216,7 +217,7 @@ def nuts(task: Task) -> Fitted:
             task.data,
             num_samples=draws,
             num_warmup=draws,
-            num_chains=task.settings.num_chains,
+            num_chains=NUM_CHAINS if task.settings.num_chains is None else task.settings.num_chains,
             max_tree_depth=TREE_DEPTH,
             init=INIT,
             progress=progress_of(task.settings),

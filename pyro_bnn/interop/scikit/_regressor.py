@@ -114,7 +114,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
         kl_weight: Weight of the KL divergence in ``"svi"`` and ``"natural"``: 1 for the ELBO; below 1, the posterior is
             narrower.
         num_members: Number of members of ``"ensemble"``, or of chains of ``"mclmc"``.
-        num_chains: Number of chains of ``"nuts"``.
+        num_chains: Number of chains of ``"nuts"``, by default 2; ``"auto"`` chooses its own number.
 
     Attributes:
         model_: The fitted :class:`~pyro_bnn.BayesianModel`, for targets in standard units.
@@ -159,7 +159,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
             UserWarning: If a parameter is set that the method does not use, or there are fewer than 8 rows.
             ConvergenceWarning: If the status of the fit is not ok. The message says what to try.
         """
-        return self._learn(X, y, sample_weight)
+        with self._fitting():
+            return self._learn(X, y, sample_weight)
 
     @explained("regressor.partial_fit(X, y)")
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> BNNRegressor:
@@ -179,7 +180,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
         References:
             Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.
         """
-        return self._learn(X, y, sample_weight, is_part=True, is_next=self._is_next())
+        is_next = self._is_next()
+        with self._fitting(is_next=is_next):
+            return self._learn(X, y, sample_weight, is_part=True, is_next=is_next)
 
     def _learn(
         self, X: Any, y: Any, sample_weight: Any, *, is_part: bool = False, is_next: bool = False

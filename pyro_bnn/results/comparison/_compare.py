@@ -297,10 +297,10 @@ def compare(
         standard errors are up to 1.7 times too large; at much larger distances they are right.
     """
     num_samples = _checks.at_least("num_samples", num_samples, 2 * NUM_GROUPS)
-    require_model(model)
     if not isinstance(posteriors, Mapping):
         found = _checks.described(posteriors)
         raise ValueError(f"`posteriors` must be a dict of posteriors by name, got {found}; call `{EXAMPLE}`.")
+    require_model(model)
     like = model.like if isinstance(model, BayesianModel) else None
     x, y = as_inputs("x", x, like), None if y is None else as_targets("y", y, like)
     for name in posteriors:

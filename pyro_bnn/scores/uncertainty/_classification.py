@@ -57,11 +57,11 @@ class ClassificationPrediction(Prediction):
     def expectation(self) -> Tensor:
         return self.probs
 
-    def axes_in_words(self) -> str:
+    def _axes_in_words(self) -> str:
         classes = counted(self.probs.shape[-1], "class")
         return classes if self.probs.dim() == 2 else f"outputs of shape {tuple(self.probs.shape[1:-1])}, {classes}"
 
-    def uncertainty_in_words(self) -> str:
+    def _uncertainty_in_words(self) -> str:
         entropy = f"mean entropy {float(self.total.mean()):.3g} nats"
         if self.mutual_information is not None:
             parts = [float(part.mean()) for part in (self.aleatoric, self.mutual_information)]

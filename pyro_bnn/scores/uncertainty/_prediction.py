@@ -84,8 +84,8 @@ class Prediction(Advised, Shown, ABC):
 
     def _with_head(self, most_rows: int, width: int) -> Summary:
         """Return a summary with the first rows and columns of the data frame."""
-        size = f"{counted(len(self), 'row')}, {self.axes_in_words()}, {counted(self.num_samples, self.draws_are)}"
-        notes = self.uncertainty_in_words().splitlines() if len(self) else []
+        size = f"{counted(len(self), 'row')}, {self._axes_in_words()}, {counted(self.num_samples, self.draws_are)}"
+        notes = self._uncertainty_in_words().splitlines() if len(self) else []
         if self.log_density is not None and len(self):
             notes.append(f"mean negative log-density of the targets: {self.nll:.3g} nats")
         device = self.expectation.device
@@ -102,11 +102,11 @@ class Prediction(Advised, Shown, ABC):
         rows = [(index, *(head[name][index].item() for name in names)) for index in head.index]
         return Summary(title, notes, rows, ("row", *names))
 
-    def axes_in_words(self) -> str:
+    def _axes_in_words(self) -> str:
         """Describe a row's axes, such as "10 classes"."""
         return f"rows of shape {tuple(self.expectation.shape[1:])}"
 
-    def uncertainty_in_words(self) -> str:
+    def _uncertainty_in_words(self) -> str:
         """Return lines about the uncertainty, averaged over all rows."""
         return "uncertainty unknown"
 
@@ -348,7 +348,7 @@ class ValuePrediction(Prediction):
         found = [_checks.between_zero_and_one("levels", level) for level in levels]
         return torch.quantile(self.values, self.values.new_tensor(found), dim=0)
 
-    def uncertainty_in_words(self) -> str:
+    def _uncertainty_in_words(self) -> str:
         if self.variance_of_values is None:
             return "one draw, so no uncertainty"
         return f"standard deviation over draws (root mean square) {float(self.variance.mean()) ** 0.5:.3g}"

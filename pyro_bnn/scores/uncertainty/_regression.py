@@ -61,12 +61,12 @@ class RegressionPrediction(Prediction):
     def expectation(self) -> Tensor:
         return self.mean
 
-    def axes_in_words(self) -> str:
+    def _axes_in_words(self) -> str:
         shape = self.mean.shape[1:]
         outputs = counted(shape.numel(), "output") if len(shape) < 2 else f"outputs of shape {tuple(shape)}"
         return outputs if self.components is None else f"{outputs} with quantiles"
 
-    def uncertainty_in_words(self) -> str:
+    def _uncertainty_in_words(self) -> str:
         if self.variance_of_means is None:
             aleatoric = float(self.aleatoric.mean()) ** 0.5
             return f"aleatoric_sd {aleatoric:.3g} (root mean square); one draw, so no epistemic_sd"

@@ -84,8 +84,8 @@ class CensoredPrediction(RegressionPrediction):
         ('CensoredPrediction', True)
     """
 
-    def axes_in_words(self) -> str:
-        return f"uncensored, {super().axes_in_words()}"
+    def _axes_in_words(self) -> str:
+        return f"uncensored, {super()._axes_in_words()}"
 
     def score(self, y: Tensor | None = None) -> dict[str, float]:
         """Return the ``nll`` of the targets of `predict`, in nats per row."""
