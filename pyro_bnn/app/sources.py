@@ -199,6 +199,7 @@ def _divided(config: RunConfig, file: Table, table: Table, names: list[str], sha
         assert facts.table is not None
         encoding, target = facts.table, facts.target
     columns = facts.columns if facts else describe_columns(config, file, encoding, target)
+    notes += [f"{WARNING} {doubt}" for column in columns for doubt in column.doubts if facts is None]
     x, y = encoding.inputs(table), target.encoded(cells)
     found = Facts(sha, len(training), len(testing), [encoding.width], target, encoding, None, columns)
     calibrating = (x[held_out], y[held_out]) if held_out else None
