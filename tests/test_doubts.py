@@ -33,7 +33,10 @@ def on_numbers(values):
 def test_a_number_that_repeats_far_from_all_others_is_named(values, codes):
     said = on_numbers(values)
     assert len(said) == len(codes)
-    assert all(code in note and "if it means missing, empty these cells" in note for note, code in zip(said, codes, strict=True))
+    assert all(
+        code in note and "if it means missing, empty these cells" in note
+        for note, code in zip(said, codes, strict=True)
+    )
 
 
 @pytest.mark.parametrize(

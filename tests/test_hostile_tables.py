@@ -62,7 +62,12 @@ TABLES = {
     "not UTF-8": (
         "größe,price\n1,2\n".encode("latin-1"),
         (),
-        "If it is in Latin-1, this command does so: iconv -f latin1",
+        "If it is in latin1, this command does so: iconv -f latin1",
+    ),
+    "not UTF-8, euro": (
+        "a,price €\n1,2\n".encode("cp1252"),
+        (),
+        "If it is in cp1252, this command does so: iconv -f cp1252",
     ),
     "UTF-16": ("area,price\n1,2\n".encode("utf-16"), (), "is not text in UTF-8"),
     "workbook": (b"PK\x03\x04\x14\xe6", (), "is not text; it is a workbook or an archive, which is not read: save the"),

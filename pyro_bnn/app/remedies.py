@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,11 @@ MANIFEST = "manifest.json"  # the file by which a folder of this program is reco
 MORE = 4  # heuristic: multiple of their time, or of their draws, that chains which are too short should get
 TOO_EARLY = "the training stopped too early"
 MORE_EPOCHS = "Raise --epochs, or --lr."  # for a variational fit that still improved
+
+
+def quote(path: str | Path) -> str:
+    """Return a path as the user must type it in a shell."""
+    return shlex.quote(str(path))
 
 
 def no_run(run: str | Path, why: str) -> FileNotFoundError:

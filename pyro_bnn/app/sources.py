@@ -1,5 +1,6 @@
 """Loads the data of runs: image sets, tables and arrays."""
 
+import shlex
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -193,7 +194,7 @@ def _divided(config: RunConfig, file: Table, table: Table, names: list[str], sha
         if (dates := encoding.columns("date")) and testing and not config.split_by:
             notes.append(
                 f"Test rows are chosen at random, though column {dates[0]!r} holds dates; to test on the latest rows, "
-                f"pass --split-by {dates[0]}."
+                f"pass --split-by {shlex.quote(dates[0])}."
             )
     else:
         assert facts.table is not None

@@ -16,6 +16,7 @@ has the `name` and the `scores` of one kind of prediction. Without --calibrate, 
 
 import re
 
+from ..remedies import quote
 from . import options
 from .output import MOST_ADVICE, STYLES, Output
 from .stopping import loading
@@ -88,5 +89,5 @@ def evaluate(
     output.say()
     if decision:
         output.say(decision, style=STYLES[level])
-    output.say(f"Metrics and pictures in {run}; next: pyro-bnn report {run}")
+    output.say(f"Metrics and pictures in {run}; next: pyro-bnn report {quote(run)}")
     output.document(folder=run, pictures=pictures, headline=headline, usability=usable, **vars(report))

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from ..remedies import quote
 from . import options
 from .output import Output
 from .stopping import loading
@@ -101,5 +102,5 @@ def prune(
     output.table(table_of(report, gains))
     output.say(f"\npruning.csv, pruning.json, {' and '.join(pictures)} in {run}.")
     if pruned is not None:
-        output.say(f"{pruned['status']} Saved in {out}; next: pyro-bnn evaluate {out}")
+        output.say(f"{pruned['status']} Saved in {out}; next: pyro-bnn evaluate {quote(out)}")
     output.document(folder=run, pictures=pictures, report=report, gains=gains, pruned=pruned)

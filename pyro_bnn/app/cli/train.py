@@ -25,6 +25,7 @@ import typer
 from .. import recipes, specs
 from ..config import IMAGE_SETS, LEVEL, settings
 from ..numbers import in_series
+from ..remedies import quote
 from ..specs import TABLES
 from ..starting import check_given, columns_of, new_config
 from . import options
@@ -179,7 +180,7 @@ def train(
         if processes.is_first:
             shown = sorted([*notes, *known.notes], key=lambda note: not note.startswith(WARNING))
             is_long = len(known.details) > MOST_DETAILS
-            where = f"More on the use of the columns is in the report: pyro-bnn report {place}"
+            where = f"More on the use of the columns is in the report: pyro-bnn report {quote(place)}"
             for note in [*shown, *([where] if is_long else known.details)]:
                 output.say(note, style="yellow" if note.startswith(WARNING) else "")
             if config.method != "svi" and not config.time_limit and facts is None:
@@ -247,7 +248,7 @@ def train(
         output.table(f"\n{curve.table()}")
         test = f" (test: the {config.validation} validation images)" if config.validation else ""
         output.say(f"accuracy.csv, accuracy.json and {pictures[0]} in {place}{test}.")
-    output.say(f"Saved in {place}; next: pyro-bnn evaluate {place}")
+    output.say(f"Saved in {place}; next: pyro-bnn evaluate {quote(place)}")
     output.document(
         folder=place,
         config=config.to_dict(),
@@ -285,7 +286,7 @@ def _on_test_rows(run: Any, ignored: Sequence[str], place: Path) -> tuple[dict[s
         lines["coverage"] = f"{held} {shown_score(share, own[share])} of the targets"
     hint, guess = hint_of_leak(run, ignored), next(iter(others))
     guessed = "always guessing the most frequent class" if target.is_class else f"the {guess}"
-    worse = f"The run predicts the test rows worse than {guessed}. For what may help: pyro-bnn report {place}"
+    worse = f"The run predicts the test rows worse than {guessed}. For what may help: pyro-bnn report {quote(place)}"
     return lines, [*filter(None, [hint]), *([worse] if sign * own[score] > sign * others[guess] else [])]
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..._core.summary import counted
+from ..numbers import in_series
 from .amounts import almost, numbers_or_amounts, on_lost_unit, shown_form
 from .cells import Cells, listed, training_without
 from .reading import WARNING, Table
@@ -181,14 +182,15 @@ def learned_encoding(
     left_out = {name: reason for name, reason in found.items() if isinstance(reason, str)}
     features = [feature for feature in found.values() if isinstance(feature, Feature)]
     encoding = TableEncoding(features, [*naming], len(table.names))
-    notes = [f"Column {name!r} {reason}: it is left out." for name, reason in left_out.items()]
+    notes = [f"Column {name!r} {reason}: it is left out." for name, reason in left_out.items() if name not in naming]
     texts = {*naming, *encoding.columns("text"), *encoding.columns("category")}
     notes += [f"{WARNING} {odd}" for name in names if name in texts and (odd := almost(table.column(name)))]
     if naming:
-        says, it = ("says", "it") if len(naming) == 1 else ("say", "them")
+        clauses = in_series([f"column {name!r} {reason}" for name, reason in naming.items()])
+        they_are, them = ("it is", "it") if len(naming) == 1 else ("they are", "them")
         notes.append(
-            f"{listed([*naming])} {says} nothing about new rows, so `predict` only copies {it}. To predict from {it}, "
-            f"name {it} in --features."
+            f"{clauses[0].upper()}{clauses[1:]}: {they_are} left out, and `predict` only copies {them}. To predict "
+            f"from {them}, name {them} in --features."
         )
     if not encoding.features:
         raise ValueError(f"{table.shown} has no column to predict from. {' '.join(notes)}")

@@ -52,7 +52,7 @@ class Table:
             if is_typed and len(parts) > 1 and all(part in self.frame for part in parts):
                 raise ValueError(
                     f"{self.shown} has no column {missing[0]!r}; name one of these columns. To predict several "
-                    f"targets, train once for each: --target {parts[0]}, then --target {parts[1]}."
+                    f"targets, train once for each: --target {shlex.quote(parts[0])}, then --target {shlex.quote(parts[1])}."
                 )
             name = missing[0].lower()
             longer = [known for known in lower if known.startswith(name) or name.startswith(known)]
@@ -144,9 +144,10 @@ def _separated(path: Path, *, header: bool) -> tuple[list[str], pd.DataFrame, st
         )
     except UnicodeDecodeError as error:
         converted = path.with_name(f"{path.stem}-utf8{path.suffix}").name
-        command = f"iconv -f latin1 -t utf8 {shlex.quote(str(path))} > {shlex.quote(converted)}"
+        code = "cp1252" if re.search(b"[\x80-\x9f]", path.read_bytes()) else "latin1"  # which has no such letters
+        command = f"iconv -f {code} -t utf8 {shlex.quote(str(path))} > {shlex.quote(converted)}"
         is_wide = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")  # the file is in UTF-16
-        hint = "." if is_wide else f". If it is in Latin-1, this command does so: {command}"
+        hint = "." if is_wide else f". If it is in {code}, this command does so: {command}"
         byte = f"byte {error.object[error.start]:#04x} cannot be read"
         raise ValueError(f"{path} is not text in UTF-8 ({byte}); save it as UTF-8{hint}") from error
     except pd.errors.ParserError as error:
