@@ -122,7 +122,7 @@ TABLES = {
     ),
     "numbers as counts": (GOOD, ("--likelihood", "poisson"), "must hold counts for --likelihood poisson"),
     "no likelihood": (GOOD, ("--likelihood", "cauchy"), "unknown likelihood 'cauchy'"),
-    "a share of one": (GOOD, ("--test-fraction", 1), "--test-fraction must be below 1, got 1.0"),
+    "a share of one": (GOOD, ("--test-fraction", 1), "--test-fraction must be at least 0 and below 1, got 1.0"),
     "a recipe": (GOOD, ("--recipe", "article"), "recipes are for image sets; leave out --recipe article"),
     "held-out classes": (GOOD, ("--hold-out", "7"), "--hold-out goes with image sets only"),
     "a folder of data": (GOOD, ("--data", "."), "--data and --download are for image sets"),

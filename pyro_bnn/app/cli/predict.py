@@ -92,15 +92,15 @@ def predict(
     """
     levels = options.read_numbers(float, f"{LEVEL}" if level is None else level, "--level")
     if not levels or not all(0 < share < 1 for share in levels):
-        percent = bool(levels) and all(1 < share < 100 for share in levels)
+        percent = bool(levels) and all(10 <= share < 100 for share in levels)
         hint = f"; did you mean {','.join(f'{share / 100:g}' for share in levels)}?" if percent else "."
         raise ValueError(f"--level must be probabilities strictly between 0 and 1, got {level!r}{hint}")
-    if out != "-":
-        options.check_file(Path(out), force=force)
     if run.is_file() and (rows / options.MANIFEST).is_file():
         raise ValueError(f"the run comes before the rows: pyro-bnn predict {quote(rows)} {quote(run)}")
     options.check_run(run)
     options.check_rows(rows)
+    if out != "-":
+        options.check_file(Path(out), force=force)
     with loading():
         from ..._core.files import write_atomically
         from ..._core.summary import counted

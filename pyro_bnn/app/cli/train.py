@@ -124,7 +124,7 @@ def train(
         raise ValueError(_what_is_missing(dataset, out, given))
     if dataset is not None:
         if Path(dataset).suffix:
-            options.check_rows(Path(dataset))
+            options.check_rows(Path(dataset))  # first, since the kind of the data decides which options are right
         check_given(dataset, recipe, given)
         names = [given.get("target"), given.get("split_by"), *given.get("features", ()), *given.get("ignore", ())]
         if Path(dataset).suffix.lower() in TABLES:

@@ -3,7 +3,6 @@
 import re
 from contextlib import suppress
 
-import numpy as np
 import pandas as pd
 
 from ..._core.summary import counted

@@ -50,9 +50,15 @@ class Table:
             lower = {name.lower(): name for name in self.names if name not in names}
             parts = [part.strip() for part in missing[0].split(",")]
             if is_typed and len(parts) > 1 and all(part in self.frame for part in parts):
+                once = ", then ".join(f"--target {shlex.quote(part)}" for part in parts[:2])
                 raise ValueError(
                     f"{self.shown} has no column {missing[0]!r}; name one of these columns. To predict several "
-                    f"targets, train once for each: --target {shlex.quote(parts[0])}, then --target {shlex.quote(parts[1])}."
+                    f"targets, train once for each: {once}."
+                )
+            if self.names == names_by_place(len(self.names)):
+                raise ValueError(
+                    f"{self.shown} has no column {missing[0]!r}; without a header, its columns are c1 to "
+                    f"{self.names[-1]}."
                 )
             name = missing[0].lower()
             longer = [known for known in lower if known.startswith(name) or name.startswith(known)]
@@ -165,7 +171,7 @@ def _separated(path: Path, *, header: bool) -> tuple[list[str], pd.DataFrame, st
             f"{'names of columns' if header else 'columns'}; correct the row."
         )
     if not header:
-        return [f"c{number}" for number in range(1, frame.shape[1] + 1)], frame, separator
+        return names_by_place(frame.shape[1]), frame, separator
     names = [str(name).strip() for name in frame.iloc[0]]
     if are_numbers(names).all():
         raise ValueError(
@@ -173,6 +179,11 @@ def _separated(path: Path, *, header: bool) -> tuple[list[str], pd.DataFrame, st
             "with --no-header, which names the columns c1, c2 and so on."
         )
     return names, frame.iloc[1:].reset_index(drop=True), separator
+
+
+def names_by_place(count: int) -> list[str]:
+    """Return the names of the columns of a table without a header."""
+    return [f"c{number}" for number in range(1, count + 1)]
 
 
 def hint_of_header(names: Sequence[str]) -> str:
