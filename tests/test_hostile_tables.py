@@ -59,6 +59,15 @@ TABLES = {
     "short line": (text("a,b,price", "1,2,3", "4,5"), (), "has 2 cells, but there are 3 names of columns; correct"),
     "unclosed quote": (text("a,price", '1,"2', "3,4", "5,6"), (), "a quotation mark is opened and never closed"),
     "quote within a cell": (text("a,price", '"1"x,2', "3,4"), (), "is not a table: ',' expected after"),
+    "two bad columns": (
+        edited(3, "area", "<10").replace(b",2,", b",two,", 1),
+        (),
+        (
+            "train without the columns (pyro-bnn train --ignore area,rooms):\n- column 'area' holds numbers, but also texts: "
+            "'<10' in row 4; replace these texts by numbers (if '<10' is below a detection limit, often half of it: 5) or "
+            "empty cells\n- column 'rooms' holds numbers, but also texts: 'two' in row "
+        ),
+    ),
     "not UTF-8": (
         "größe,price\n1,2\n".encode("latin-1"),
         (),
@@ -145,7 +154,7 @@ def refused(pyro_bnn, path, *options):  # noqa: F811
     assert code == 2
     assert "Trained" not in out
     assert err.startswith("error: ")
-    assert err.count("\n") == 1
+    assert err.count("\n") == 1 + err.count("\n- ")
     assert sorted(found.name for found in path.parent.iterdir()) == [path.name]
     return err
 

@@ -166,11 +166,13 @@ def test_the_report_has_a_section_on_chains_in_place_of_those_on_training_and_we
 
 
 @pytest.mark.parametrize("command", ["prune", "weights"])
-def test_commands_that_need_a_distribution_of_each_weight_name_the_remedy(pyro_bnn, place, command):  # noqa: F811
+def test_commands_on_single_weights_name_the_remedy(pyro_bnn, place, command, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(runs, "load_asked", lambda run: {"target": "price", "ignore": ["the id"], "recipe": None})
     code, _, err = pyro_bnn(command, place / "run")
     assert code == 2
     assert f"`pyro-bnn {command}` needs one distribution for each weight, but this run holds chains" in err
-    assert "train with --method svi" in err
+    again = f"--target price --ignore 'the id' --seed 0 --method svi --out {place}/run-svi"
+    assert re.search(rf"train with --method svi: pyro-bnn train .*houses.csv {again}$", err)
 
 
 def test_the_command_of_a_report_repeats_the_fit_to_the_bit(pyro_bnn, made, tmp_path):  # noqa: F811

@@ -94,8 +94,10 @@ EvaluateDraws = Annotated[
 ]
 
 
-OF_DATA, OF_FIT = ("target", "ignore", "calibrate"), ("hidden", "prior", "method", "time_limit", "epochs", "seed")
-BRIEF = ("out", *OF_DATA, *OF_FIT, "help_all")
+BRIEF = (
+    *("out", "target", "header", "ignore", "calibrate", "split_by", "hidden", "prior", "method", "time_limit"),
+    "help_all",
+)
 PANELS = (OWN, NETWORK, FIT, SVI, IMAGE_SETS)  # headings of settings, in the order of the help
 OF_COLUMNS = ("--target", "--features", "--ignore", "--keep")  # `prune --keep` takes a share
 ALL = "pyro_bnn.help_all"  # key in the `meta` dictionary of Typer's context, present if `--help-all` was given

@@ -17,6 +17,7 @@ from ..remedies import quote
 from . import options
 from .output import Output
 from .stopping import loading
+from .weights import command_for_svi
 
 EXAMPLES = (
     "pyro-bnn prune digits-run",
@@ -88,7 +89,7 @@ def prune(
         if config.kind == "images":
             datasets.check_unseen("test", known.x_test, known.x_train)
         model, trained = runs.load_run(run, known, device=device)
-        posterior = runs.variational(trained, "prune")
+        posterior = runs.variational(trained, "prune", command_for_svi(run, config))
         report, gains = report_pruning(
             model, posterior, known, folder, fractions=shares, num_samples=num_samples, per=per, seed=seed
         )

@@ -33,12 +33,11 @@ from .output import MOST_ADVICE, Output
 from .stopping import loading
 
 EXAMPLES = (
-    "pyro-bnn train digits --out digits-run",
-    "pyro-bnn train fashion-mnist --out garments --epochs 10 --download",
-    "pyro-bnn train mnist --recipe article --hidden 1200,1200 --out wide",
     "pyro-bnn train houses.csv --target price --ignore id --out houses",
     "pyro-bnn train houses.csv --target price --calibrate 0.2 --out houses",
     "pyro-bnn train data.npz --net lenet.py:make --out own",
+    "pyro-bnn train digits --out digits-run",
+    "pyro-bnn train fashion-mnist --out garments --epochs 10 --download",
 )
 
 
@@ -91,7 +90,7 @@ def train(
     help_all: options.HelpAll = False,
     **typed: Any,
 ) -> None:
-    """Train a Bayesian network on images, a table or arrays.
+    """Train a Bayesian network on a table, arrays or images.
 
     The settings, the history and the posterior are written to a folder. Tables and arrays are fitted by default with
     chains: Markov chains, each of which draws many networks that agree with the data. Ctrl-C stops the training. Then
@@ -104,7 +103,7 @@ def train(
     Numbers and dates in a table are standardised, and each category becomes an input. All results are in the units of
     the target.
 
-    --help-all shows all options: recipes, the columns to use, your own network, calibration, --resume, --json and more.
+    --help-all shows all options: recipes, the columns to use, your own network, --resume, --json and more.
     """
     begin = time.perf_counter()
     given = options.read_settings(typed)
