@@ -63,9 +63,9 @@ TABLES = {
         edited(3, "area", "<10").replace(b",2,", b",two,", 1),
         (),
         (
-            "train without the columns (pyro-bnn train --ignore area,rooms):\n- column 'area' holds numbers, but also texts: "
-            "'<10' in row 4; replace these texts by numbers (if '<10' is below a detection limit, often half of it: 5) or "
-            "empty cells\n- column 'rooms' holds numbers, but also texts: 'two' in row "
+            "(pyro-bnn train --ignore area,rooms):\n- column 'area' holds numbers, but also texts: '<10' in row 4; "
+            "replace these texts by numbers (if '<10' is below a detection limit, often half of it: 5) or empty cells\n"
+            "- column 'rooms' holds numbers, but also texts: 'two' in row "
         ),
     ),
     "not UTF-8": (

@@ -102,6 +102,6 @@ def prune(
         output.say(f"{conclusions}\n", style="bold")
     output.table(table_of(report, gains))
     output.say(f"\npruning.csv, pruning.json, {' and '.join(pictures)} in {run}.")
-    if pruned is not None:
+    if pruned is not None and out is not None:
         output.say(f"{pruned['status']} Saved in {out}; next: pyro-bnn evaluate {quote(out)}")
     output.document(folder=run, pictures=pictures, report=report, gains=gains, pruned=pruned)

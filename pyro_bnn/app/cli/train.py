@@ -196,12 +196,11 @@ def train(
             if processes.is_first:
                 output.say(said, style="yellow")
 
-        start = time.perf_counter()
         model, posterior = runs.fit(config, known, folder, given=[*given], deadline=deadline, device=device, tell=tell)
         config = runs.read_config(folder.path) if processes.is_first else config  # including what was chosen
     if not processes.is_first:
         return
-    seconds = time.perf_counter() - start
+    seconds = posterior.seconds or 0.0
     lines: dict[str, str] = {}
     advice: list[str] = []
     is_image, style = config.kind == "images", ""
@@ -281,7 +280,8 @@ def _on_test_rows(run: Any, ignored: Sequence[str], place: Path) -> tuple[dict[s
     }
     share = f"coverage_{100 * LEVEL:g}"
     if share in own:
-        held = f"{100 * LEVEL:g} % {'sets of classes' if target.is_class else 'intervals'} hold"
+        which = "" if run.calibration is None else "calibrated "
+        held = f"{which}{100 * LEVEL:g} % {'sets of classes' if target.is_class else 'intervals'} hold"
         lines["coverage"] = f"{held} {shown_score(share, own[share])} of the targets"
     hint, guess = hint_of_leak(run, ignored), next(iter(others))
     guessed = "always guessing the most frequent class" if target.is_class else f"the {guess}"
