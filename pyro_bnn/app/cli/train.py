@@ -196,11 +196,15 @@ def train(
             if processes.is_first:
                 output.say(said, style="yellow")
 
+        before = time.perf_counter() - begin
         model, posterior = runs.fit(config, known, folder, given=[*given], deadline=deadline, device=device, tell=tell)
         config = runs.read_config(folder.path) if processes.is_first else config  # including what was chosen
     if not processes.is_first:
         return
     seconds = posterior.seconds or 0.0
+    took = (
+        f"{seconds:.0f} s{f', after {before:.0f} s of loading' if config.time_limit else ''}"  # the limit counts both
+    )
     lines: dict[str, str] = {}
     advice: list[str] = []
     is_image, style = config.kind == "images", ""
@@ -222,12 +226,12 @@ def train(
             advice, style = [*advice, said], "yellow"
         epochs = f"{len(history.epochs):,} of {config.epochs:,} epochs"
         cost = f", negative ELBO {-last.elbo / len(known.x_train):.4f} nats per image" if is_image else ""
-        lines["fit"] = f"{seconds:.0f} s, {epochs}{cost}"
+        lines["fit"] = f"{took}, {epochs}{cost}"
     else:
         last, status = None, posterior.status
         if status.remedy and (has_failed(posterior) or not status.is_slight):
             advice, style = [*advice, status.remedy], "yellow"
-        lines["fit"] = f"{seconds:.0f} s, {in_plain_words(posterior)}"
+        lines["fit"] = f"{took}, {in_plain_words(posterior)}"
     notes += advice
     output.say(sources.trained_on(config, known))
     for number, (name, text) in enumerate(lines.items()):
