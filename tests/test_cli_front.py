@@ -238,7 +238,7 @@ def test_ctrl_c_before_a_command_begins_ends_in_a_sentence(pyro_bnn, monkeypatch
 
 def test_without_a_command_the_commands_are_listed(pyro_bnn):
     code, out, err = pyro_bnn()
-    assert (code, err) == (2, "")
+    assert (code, err) == (0, "")
     assert all(name in out for name in NAMES)
 
 

@@ -71,7 +71,6 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
     assert "draw more (--num-samples 160: about 4 times the time), or compare a run" in printed
     assert "nuts" not in printed
     assert "mean-field" not in printed  # the run and NUTS have these names everywhere
-    assert "The seconds of the run are those of its epochs; `train` also counts the preparation." in printed
     assert "Numbers from NUTS have no ±: its chains have not converged" in printed
     content = json.loads((out / "comparison.json").read_text())
     assert (

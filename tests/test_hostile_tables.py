@@ -59,10 +59,24 @@ TABLES = {
     "short line": (text("a,b,price", "1,2,3", "4,5"), (), "has 2 cells, but there are 3 names of columns; correct"),
     "unclosed quote": (text("a,price", '1,"2', "3,4", "5,6"), (), "a quotation mark is opened and never closed"),
     "quote within a cell": (text("a,price", '"1"x,2', "3,4"), (), "is not a table: ',' expected after"),
+    "two bad columns": (
+        edited(3, "area", "<10").replace(b",2,", b",two,", 1),
+        (),
+        (
+            "(pyro-bnn train --ignore area,rooms):\n- column 'area' holds numbers, but also texts: '<10' in row 4; "
+            "replace these texts by numbers (if '<10' is below a detection limit, often half of it: 5) or empty cells\n"
+            "- column 'rooms' holds numbers, but also texts: 'two' in row "
+        ),
+    ),
     "not UTF-8": (
         "größe,price\n1,2\n".encode("latin-1"),
         (),
-        "If it is in Latin-1, this command does so: iconv -f latin1",
+        "If it is in latin1, this command does so: iconv -f latin1",
+    ),
+    "not UTF-8, euro": (
+        "a,price €\n1,2\n".encode("cp1252"),
+        (),
+        "If it is in cp1252, this command does so: iconv -f cp1252",
     ),
     "UTF-16": ("area,price\n1,2\n".encode("utf-16"), (), "is not text in UTF-8"),
     "workbook": (b"PK\x03\x04\x14\xe6", (), "is not text; it is a workbook or an archive, which is not read: save the"),
@@ -117,7 +131,7 @@ TABLES = {
     ),
     "numbers as counts": (GOOD, ("--likelihood", "poisson"), "must hold counts for --likelihood poisson"),
     "no likelihood": (GOOD, ("--likelihood", "cauchy"), "unknown likelihood 'cauchy'"),
-    "a share of one": (GOOD, ("--test-fraction", 1), "--test-fraction must be below 1, got 1.0"),
+    "a share of one": (GOOD, ("--test-fraction", 1), "--test-fraction must be at least 0 and below 1, got 1.0"),
     "a recipe": (GOOD, ("--recipe", "article"), "recipes are for image sets; leave out --recipe article"),
     "held-out classes": (GOOD, ("--hold-out", "7"), "--hold-out goes with image sets only"),
     "a folder of data": (GOOD, ("--data", "."), "--data and --download are for image sets"),
@@ -140,7 +154,7 @@ def refused(pyro_bnn, path, *options):  # noqa: F811
     assert code == 2
     assert "Trained" not in out
     assert err.startswith("error: ")
-    assert err.count("\n") == 1
+    assert err.count("\n") == 1 + err.count("\n- ")
     assert sorted(found.name for found in path.parent.iterdir()) == [path.name]
     return err
 

@@ -329,6 +329,7 @@ def test_a_file_that_is_there_is_replaced_only_if_that_is_wanted(pyro_bnn, place
     ("options", "message"),
     [
         (("--level", "95"), "must be probabilities strictly between 0 and 1, got '95'; did you mean 0.95?"),
+        (("--level", "1.5"), "must be probabilities strictly between 0 and 1, got '1.5'.\n"),
         (("--level", ""), "must be probabilities"),
         (("--num-samples", 1), "--num-samples must be at least 2"),
         (("--keep", "name"), "has no column 'name'"),

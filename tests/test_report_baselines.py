@@ -146,6 +146,13 @@ def test_intervals_of_counts_should_hold_what_whole_numbers_promise():
     assert "should hold" not in str(scores.OwnDataScores("y", 9, rows, is_class=False))
 
 
+@pytest.mark.parametrize(("nll", "is_said"), [(1.258e8, True), (3.0, False)])
+def test_a_huge_nll_of_single_draws_is_explained(nll, is_said):
+    rows = [{"name": "one draw", "scores": {"nll": nll}}, {"name": "mean of 50 draws", "scores": {"nll": 1.0}}]
+    printed = str(scores.OwnDataScores("y", 9, rows, is_class=True))
+    assert ("\n\nThe NLL of single draws is large since each is too sure" in printed) == is_said
+
+
 def test_scores_of_one_draw_are_means_and_never_beat_the_average_of_the_same_draws():
     """NLL: the mean over draws is at least that of the mixture, by Jensen's inequality."""
     torch.manual_seed(0)

@@ -71,11 +71,27 @@ def test_chains_are_judged_in_words_and_in_a_table(diverged, within, between, le
     verdict = of_chains(OWN, posterior, found)
     assert verdict.level == fault_of(posterior)[0] == level  # `predict` says the latter
     assert verdict.text.startswith(words)
-    assert (longer_chains(OWN, None) in verdict.text) == (level == "note")  # what `train` says, too
+    assert (longer_chains(OWN, posterior, found) in verdict.text) == (level == "note")  # what `train` says, too
     values, thresholds, verdicts = zip(*(row[1:] for row in diagnostics_of(posterior, found)), strict=True)
     assert values == (f"{diverged} of 200 ({diverged / 2:.1f} %)", f"{max(within):.2f}", f"{between:.2f}", "25 %")
     assert thresholds == ("at most 1 %", "at most 1.1", "at most 1.1 if they agree", "none")
     assert all(said.startswith(start) for said, start in zip(verdicts[:3], shown, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("r_hat", "said", "advice"),
+    [
+        (1.12, "", "try --time-limit 90."),
+        (1.2, "", "try --time-limit 130."),
+        (9.0, "", "try --time-limit 600."),
+        (1.2, "Chains of 100,000 steps, the most that a fit makes.", "a longer limit does not help"),
+    ],
+)
+def test_the_advised_limit_follows_from_r_hat_unless_chains_are_the_longest(r_hat, said, advice):
+    posterior = MCMCPosterior({"w": torch.zeros(2, 100)}, ChainStatistics(), Status(False, said), sampler="MCLMC")
+    assert advice in longer_chains(
+        replace(OWN, time_limit=60.0), posterior, Modes(torch.tensor([1.0, r_hat]), 2.0, 0.25)
+    )
 
 
 @pytest.mark.parametrize(
@@ -177,9 +193,9 @@ def test_networks_that_were_not_compared_are_named_with_more_time(sentence, shor
     assert found == ([] if short is None else [(f"{short}, for lack of time", {"time_limit": 40.0})])
 
 
-@pytest.mark.parametrize(("limit", "seconds", "longer"), [(60.0, 44.0, 240), (0.0, 90.3, 360), (0.0, None, None)])
+@pytest.mark.parametrize(("limit", "seconds", "longer"), [(60.0, 44.0, 360), (0.0, 90.3, 540), (0.0, None, None)])
 def test_the_remedy_for_short_chains_is_a_whole_command(limit, seconds, longer):
-    """It has four times the limit of the run, or four times its seconds, and is otherwise the user's own command."""
+    """The limit of the run, or its seconds, are multiplied; otherwise it is the user's own command."""
     chains, status = {"w": torch.zeros(2, 9)}, Status(False, "short.")
     posterior = MCMCPosterior(chains, ChainStatistics(), status, sampler="MCLMC")
     posterior.seconds = seconds

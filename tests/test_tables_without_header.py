@@ -58,6 +58,8 @@ def test_a_missing_header_is_noticed(pyro_bnn, tmp_path):  # noqa: F811
     code, _, err = pyro_bnn("train", headless(tmp_path / "t.data"), "--out", run)
     remedy = "or train with --no-header, which names the columns c1, c2 and so on."
     assert (code, f"its first line holds numbers; put a line of names above it, {remedy}" in err) == (2, True)
+    code, _, err = pyro_bnn("train", tmp_path / "t.data", "--target", 3, "--no-header", "--out", run)
+    assert (code, "has no column '3'; without a header, its columns are c1 to c3." in err) == (2, True)
     (tmp_path / "iris.data").write_text("5.1,3.5,setosa\n4.9,3.0,virginica\n")
     for target in ((), ("--target", "species")):
         code, _, err = pyro_bnn("train", tmp_path / "iris.data", *target, "--out", run)

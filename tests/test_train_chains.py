@@ -113,9 +113,9 @@ def test_evaluate_measures_a_single_network_and_all_of_them(pyro_bnn, place):  #
     ensemble = next(name for name in scores if name.endswith(" draws"))
     baselines = {f"baseline: {name}" for name in ("mean of the targets", "linear regression", "gradient-boosted trees")}
     assert set(scores) == {"one draw (mean of 50)", ensemble, *baselines}
-    assert scores[ensemble]["rmse"] < 0.5 * scores["baseline: mean of the targets"]["rmse"]
-    assert scores[ensemble]["nll"] < scores["baseline: mean of the targets"]["nll"]
-    assert scores[ensemble]["nll"] < scores["one draw (mean of 50)"]["nll"]
+    guess, single = scores["baseline: mean of the targets"], scores["one draw (mean of 50)"]
+    assert scores[ensemble]["rmse"] < 0.5 * guess["rmse"]
+    assert scores[ensemble]["nll"] < min(guess["nll"], single["nll"])
 
 
 def test_predict_uses_all_chains(pyro_bnn, place):  # noqa: F811
@@ -166,11 +166,13 @@ def test_the_report_has_a_section_on_chains_in_place_of_those_on_training_and_we
 
 
 @pytest.mark.parametrize("command", ["prune", "weights"])
-def test_commands_that_need_a_distribution_of_each_weight_name_the_remedy(pyro_bnn, place, command):  # noqa: F811
+def test_commands_on_single_weights_name_the_remedy(pyro_bnn, place, command, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(runs, "load_asked", lambda run: {"target": "price", "ignore": ["the id"], "recipe": None})
     code, _, err = pyro_bnn(command, place / "run")
     assert code == 2
     assert f"`pyro-bnn {command}` needs one distribution for each weight, but this run holds chains" in err
-    assert "train with --method svi" in err
+    again = f"--target price --ignore 'the id' --seed 0 --method svi --out {place}/run-svi"
+    assert re.search(rf"train with --method svi: pyro-bnn train .*houses.csv {again}$", err)
 
 
 def test_the_command_of_a_report_repeats_the_fit_to_the_bit(pyro_bnn, made, tmp_path):  # noqa: F811
@@ -210,7 +212,6 @@ def test_a_variational_fit_is_also_compared_with_baselines(pyro_bnn, tmp_path): 
     assert code == 0
     assert pyro_bnn("evaluate", tmp_path / "run")[0] == 0
     assert f"\n{brief_of(tmp_path / 'run')}" in out
-    assert "Linear regression is almost exact" not in out
     code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--method", "svi", "--epochs", 2, "--test-fraction", 0, out="all")
     assert (code, "baselines" in out) == (0, False)
 
@@ -222,10 +223,7 @@ def test_a_variational_fit_is_also_compared_with_baselines(pyro_bnn, tmp_path): 
             1.47,
             1.6,
             (3,),
-            (
-                "R-hat within chains up to 1.47 (limit 1.1), between them 1.60; 5 % of the variance of predictions "
-                "lies between chains. 9 steps. For a more exact result, try --time-limit"
-            ),
+            "up to 1.47 (limit 1.1), between them 1.60; 5 % of the variance of predictions lies between chains. 9 steps.",
         ),
         (1.04, 1.6, (3,), "R-hat within chains is at most 1.1, so each chain is long enough for the mode"),
         (1.04, 1.05, (3,), "R-hat is at most 1.1 within and between chains, so the chains are long enough."),
@@ -241,10 +239,9 @@ def test_a_sentence_judges_the_chains(within, between, hidden, expected):
     status = with_verdict(Chosen("", None, posterior, {}, "Chosen: this.", "8 chains.", "9 steps."), config)
     assert expected in str(status)
     is_short = "above" in expected or "up to" in expected
-    assert ("try --time-limit 80." in status.remedy) == is_short
-    assert bool(status.remedy) == is_short
-    assert hidden or not status  # then `predict` and `report` say so, too
-    assert hidden or "modes" not in str(status)
+    said = f"try --time-limit {110 if hidden else 150}." in status.remedy
+    assert (said, bool(status.remedy)) == (is_short, is_short)
+    assert hidden or not (status or "modes" in str(status))  # `predict` and `report` say so, too
 
 
 @pytest.mark.nightly

@@ -100,7 +100,7 @@ def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
         return replace(status, remedy="")
     has_one = has_one_mode(config)
     finding = finding_on(modes, has_one_mode=has_one)
-    more, agreement = longer_chains(config, chosen.posterior.seconds), f"{modes}."
+    more, agreement = longer_chains(config, chosen.posterior, modes), f"{modes}."
     if has_one:
         agreement = (
             f"R-hat within chains is up to {modes.within.max():.2f}, between them {modes.between:.2f}; "

@@ -108,8 +108,8 @@ class RunConfig:
 
     dataset: str = setting(
         NETWORK,
-        "fashion-mnist, mnist or digits, or a file of your own: a table (*.csv, *.tsv, *.txt, *.data, *.dat or "
-        "*.parquet) or arrays (*.npz).",
+        "A file of your own: a table (*.csv, *.tsv, *.txt, *.data, *.dat or *.parquet) or arrays (*.npz). Or an image "
+        "set: digits, mnist or fashion-mnist.",
         check=kind_of,
     )
     prior: str = setting(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from .._core.files import DamagedFileError, synchronise
 from .manifest import CHECKPOINT, MANIFEST, PART, PROGRESS, Manifest, Place, checksum, has_manifest, locked, told
-from .remedies import no_run
+from .remedies import no_run, quote
 
 PNG = ".png"  # ending of all pictures in lists of files, replaced by the folder's picture format when one is written
 NOTHING_KEPT = (
@@ -145,7 +145,7 @@ def resuming(run: str | Path) -> Iterator[Folder]:
         _settle(place)
         if not place.part.exists():
             raise FileExistsError(
-                f"{run} is finished: there is nothing to resume; evaluate it with `pyro-bnn evaluate {run}`."
+                f"{run} is finished: there is nothing to resume; evaluate it with `pyro-bnn evaluate {quote(run)}`."
             )
         if not is_resumable(place):
             raise FileNotFoundError(f"{run} {NOTHING_KEPT}")
@@ -193,7 +193,7 @@ def find_run(run: str | Path) -> Path:
         raise BlockingIOError(f"{run} is being trained: {_progress(place)}; wait until it is finished.") from None
     if is_resumable(place):
         raise FileNotFoundError(
-            f"{run} is not finished: {_progress(place)}; `pyro-bnn train --resume {run}` continues it."
+            f"{run} is not finished: {_progress(place)}; `pyro-bnn train --resume {quote(run)}` continues it."
         )
     raise FileNotFoundError(f"{run} {NOTHING_KEPT}")
 
@@ -211,7 +211,7 @@ def _working(folder: Folder) -> Iterator[Folder]:
         yield folder
     except KeyboardInterrupt as error:
         if is_resumable(place):
-            raise KeyboardInterrupt(f"stopped; `pyro-bnn train --resume {place.shown}` continues it.") from error
+            raise KeyboardInterrupt(f"stopped; `pyro-bnn train --resume {quote(place.shown)}` continues it.") from error
         if folder.manifest.command == "train":
             raise KeyboardInterrupt(f"{place.shown} {NOTHING_KEPT}") from error
         raise
@@ -291,7 +291,7 @@ def _make_room(place: Place, force: bool) -> None:
         raise FileExistsError(f"{part} is in the way; move it away or choose another --out.")
     if is_resumable(place) and not force:
         raise FileExistsError(
-            f"{shown} is not finished: {_progress(place)}; `pyro-bnn train --resume {shown}` continues it, and "
+            f"{shown} is not finished: {_progress(place)}; `pyro-bnn train --resume {quote(shown)}` continues it, and "
             "--force starts again."
         )
     if place.real.exists() and any(place.real.iterdir()):

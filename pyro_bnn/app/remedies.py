@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,18 @@ from .config import RunConfig
 
 if TYPE_CHECKING:
     from ..inference.history import History  # loads torch, which `pyro-bnn --help` must not
+    from ..inference.mcmc import MCMCPosterior, Modes
 
 MANIFEST = "manifest.json"  # the file by which a folder of this program is recognised
 MORE = 4  # heuristic: multiple of their time, or of their draws, that chains which are too short should get
+LEAST, MOST = 1.5, 10.0  # heuristic: limits of this multiple if R-hat tells how long chains must be
 TOO_EARLY = "the training stopped too early"
 MORE_EPOCHS = "Raise --epochs, or --lr."  # for a variational fit that still improved
+
+
+def quote(path: str | Path) -> str:
+    """Return a path as the user must type it in a shell."""
+    return shlex.quote(str(path))
 
 
 def no_run(run: str | Path, why: str) -> FileNotFoundError:
@@ -49,12 +57,31 @@ def limit_in(remedy: str) -> float:
     return float(found[1]) if found else 0.0
 
 
-def longer_chains(config: RunConfig, seconds: float | None) -> str:
-    """Return the remedy for chains that are too short. `seconds` is the time that the fit took, if it is known."""
-    limit = longer_limit(config, seconds)
+def longer_chains(config: RunConfig, posterior: "MCMCPosterior", modes: "Modes | None") -> str:
+    """Return the remedy for chains that are too short."""
+    if not (times := times_longer(posterior, modes)):
+        return "These are the longest chains of `train`, so a longer limit does not help: judge the run by its scores."
+    limit = longer_limit(config, posterior.seconds, times)
     return f"For a more exact result, {f'try --time-limit {limit:.0f}' if limit else 'pass a larger --time-limit'}."
 
 
-def longer_limit(config: RunConfig, seconds: float | None) -> float:
-    """Return a longer limit for chains that were too short; 0 if neither the old limit nor the fit's time is known."""
-    return MORE * config.time_limit or 10.0 * round(MORE * (seconds or 0.0) / 10)
+def times_longer(posterior: "MCMCPosterior", modes: "Modes | None") -> float:
+    """Return how many times as long chains that are too short must be; 0 if a fit makes no longer ones.
+
+    R-hat squared minus 1 falls like one over the length. If it is not known, the chains get `MORE` of their time.
+    """
+    from ..auto.choosing import MOST_STEPS_MADE  # imported late: loads torch
+    from ..inference.mcmc import LARGEST_WITHIN
+
+    if MOST_STEPS_MADE in posterior.status.message:
+        return 0.0
+    if modes is None:
+        return MORE
+    r_hat = float(modes.within.max()) if modes.num_unexplored else modes.between
+    times = (r_hat**2 - 1) / (LARGEST_WITHIN**2 - 1)
+    return min(max(times, LEAST), MOST) if math.isfinite(times) else MORE
+
+
+def longer_limit(config: RunConfig, seconds: float | None, times: float = MORE) -> float:
+    """Return a longer limit for a fit; 0 if neither the old limit nor the fit's time is known."""
+    return 10.0 * math.ceil(times * (config.time_limit or seconds or 0.0) / 10)

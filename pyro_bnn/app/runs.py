@@ -347,11 +347,14 @@ def num_draws(posterior: RunPosterior, wanted: int | None) -> int:
     return min(MOST_STORED if wanted is None else wanted, posterior.num_stored)
 
 
-def variational(posterior: RunPosterior, command: str) -> GuidePosterior:
-    """Return the posterior if it is variational; raise a ValueError if it holds chains, which `command` cannot use."""
+def variational(posterior: RunPosterior, command: str, again: str) -> GuidePosterior:
+    """Return the posterior if it is variational; raise a ValueError if it holds chains, which `command` cannot use.
+
+    The message tells the user to train with the command `again`.
+    """
     if isinstance(posterior, MCMCPosterior):
         raise ValueError(
             f"`pyro-bnn {command}` needs one distribution for each weight, but this run holds chains, whose weights "
-            "differ from mode to mode; train with --method svi."
+            f"differ from mode to mode; train with --method svi{f': {again}' if again else '.'}"
         )
     return posterior

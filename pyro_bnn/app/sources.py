@@ -1,5 +1,6 @@
 """Loads the data of runs: image sets, tables and arrays."""
 
+import shlex
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,8 +80,7 @@ def _origin(facts: Facts) -> str:
     if not wide:
         return ""
     shown = ", ".join(wide[:MOST_NAMED]) + (", ..." if len(wide) > MOST_NAMED else "")
-    others = "" if len(wide) == len(features) else "; the others 1 each"
-    return f" from {len(features)} columns ({shown}{others})"
+    return f" from {len(features)} columns ({shown}{'' if len(wide) == len(features) else '; the others 1 each'})"
 
 
 def split_rows(
@@ -193,18 +193,19 @@ def _divided(config: RunConfig, file: Table, table: Table, names: list[str], sha
         if (dates := encoding.columns("date")) and testing and not config.split_by:
             notes.append(
                 f"Test rows are chosen at random, though column {dates[0]!r} holds dates; to test on the latest rows, "
-                f"pass --split-by {dates[0]}."
+                f"pass --split-by {shlex.quote(dates[0])}."
             )
     else:
         assert facts.table is not None
         encoding, target = facts.table, facts.target
     columns = facts.columns if facts else describe_columns(config, file, encoding, target)
+    notes += [f"{WARNING} {doubt}" for column in columns for doubt in column.doubts if facts is None]
     x, y = encoding.inputs(table), target.encoded(cells)
     found = Facts(sha, len(training), len(testing), [encoding.width], target, encoding, None, columns)
     calibrating = (x[held_out], y[held_out]) if held_out else None
-    rows, inputs = tuple(table.frame.index[testing].tolist()), table.frame[encoding.names].iloc[testing]
-    parts = x[training], y[training], x[testing], y[testing]
-    return Dataset(*parts, found, tuple(notes), calibrating, rows, inputs, details)
+    rows = tuple(table.frame.index[testing].tolist())
+    parts = x[training], y[training], x[testing], y[testing], found, tuple(notes), calibrating
+    return Dataset(*parts, rows, table.frame[encoding.names].iloc[testing], details)
 
 
 def _on_numbers(written: Mapping[str, str]) -> list[str]:
@@ -385,8 +386,7 @@ def _known_targets(target: Target, name: str, table: Table) -> tuple[Tensor | No
 def _array_sample(facts: Facts, path: Path) -> Sample:
     if path.suffix.lower() != ".npz":
         raise ValueError(f"{path} must be a file of arrays (*.npz), like the run's data.")
-    arrays = read_arrays(path)
-    shown = str(path)
+    arrays, shown = read_arrays(path), str(path)
     name = next((name for name in ("x", "x_test") if name in arrays), None)
     if name is None:
         raise ValueError(f"{shown} must hold an array x (or x_test), got {listed([*arrays])}.")

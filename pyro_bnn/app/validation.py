@@ -56,7 +56,7 @@ def _clause(fault: Any, names: Sequence[str]) -> str:
     for old, new in IN_PLAIN_WORDS.items():
         words = words.replace(old, new)
     value, got = fault["input"], repr(fault["input"])
-    is_percent = fault["type"] == "less_than" and fault["ctx"]["lt"] == 1 and 1 < value < 100
-    tenth = f"{value / 10:g} or " if is_percent and value < 10 else ""  # 2 can mean 0.2, or 2 %
-    hint = f" (did you mean {tenth}{value / 100:g}?)" if is_percent else ""
+    is_share = fault["type"] == "less_than" and fault["ctx"]["lt"] == 1
+    words = words.replace("below 1", "at least 0 and below 1") if is_share else words
+    hint = f" (did you mean {value / 100:g}?)" if is_share and 10 <= value < 100 else ""  # 2 may mean 0.2, or 2 %
     return f"{name} {words}, got {got if len(got) <= 80 else type(value).__name__}{hint}"

@@ -151,8 +151,6 @@ def compare(
         output.say(units_of(rows.facts.target))
         others = f" and all {len(rows.x_test):,} test rows" if len(rows.x_test) > beside.MOST_POINTS else ""
         output.say(f"The NLL of the run may differ from that of `evaluate`, which uses other draws{others}.")
-        if config.method == "svi":
-            output.say("The seconds of the run are those of its epochs; `train` also counts the preparation.")
     output.say(
         "± is a standard error: of the draws for differences between methods, and of the mean over rows or points "
         "for scores of one method."

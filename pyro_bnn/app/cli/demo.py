@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from ..remedies import quote
 from . import options
 from .output import Output
 from .stopping import loading
@@ -61,5 +62,5 @@ def demo(
     output.say("All scores of the digits:\n")
     output.table(f"{digits}\n")
     output.say(f"Done in {seconds:.0f} s, imports not counted. Pictures in {out}: {', '.join(pictures)}")
-    output.say(f"Next: pyro-bnn report {out}; then pyro-bnn train TABLE.csv --target COLUMN --out RUN")
+    output.say(f"Next: pyro-bnn report {quote(out)}; then pyro-bnn train TABLE.csv --target COLUMN --out RUN")
     output.document(folder=out, pictures=pictures, seconds=seconds, digits=digits, regression=regression)

@@ -16,6 +16,7 @@ has the `name` and the `scores` of one kind of prediction. Without --calibrate, 
 
 import re
 
+from ..remedies import quote
 from . import options
 from .output import MOST_ADVICE, STYLES, Output
 from .stopping import loading
@@ -48,8 +49,8 @@ def evaluate(
     Brier score are better if they are smaller. "in 90 %" is the share of the targets in 90 % intervals, before
     calibration. It should be 90 %. Trees predict numbers without an uncertainty, so they have no such share.
 
-    After `train --calibrate`, a second table compares the intervals before ("network") and after calibration: the share
-    of the targets inside, the mean width, and this share in each third of the rows by their predicted sd. The
+    After `train --calibrate`, the first table compares the intervals before ("network") and after calibration: the
+    share of the targets inside, the mean width, and this share in each third of the rows by their predicted sd. The
     calibrated share is right on average over all rows, not in each third.
     """
     options.check_run(run)
@@ -88,5 +89,5 @@ def evaluate(
     output.say()
     if decision:
         output.say(decision, style=STYLES[level])
-    output.say(f"Metrics and pictures in {run}; next: pyro-bnn report {run}")
+    output.say(f"Metrics and pictures in {run}; next: pyro-bnn report {quote(run)}")
     output.document(folder=run, pictures=pictures, headline=headline, usability=usable, **vars(report))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..config import LEVEL
+from ..remedies import quote
 from . import options
 from .output import Output, for_terminal
 from .stopping import loading
@@ -91,15 +92,15 @@ def predict(
     """
     levels = options.read_numbers(float, f"{LEVEL}" if level is None else level, "--level")
     if not levels or not all(0 < share < 1 for share in levels):
-        percent = bool(levels) and all(1 < share < 100 for share in levels)
+        percent = bool(levels) and all(10 <= share < 100 for share in levels)
         hint = f"; did you mean {','.join(f'{share / 100:g}' for share in levels)}?" if percent else "."
         raise ValueError(f"--level must be probabilities strictly between 0 and 1, got {level!r}{hint}")
-    if out != "-":
-        options.check_file(Path(out), force=force)
     if run.is_file() and (rows / options.MANIFEST).is_file():
-        raise ValueError(f"the run comes before the rows: pyro-bnn predict {rows} {run}")
+        raise ValueError(f"the run comes before the rows: pyro-bnn predict {quote(rows)} {quote(run)}")
     options.check_run(run)
     options.check_rows(rows)
+    if out != "-":
+        options.check_file(Path(out), force=force)
     with loading():
         from ..._core.files import write_atomically
         from ..._core.summary import counted
@@ -159,7 +160,7 @@ def predict(
         if num_known:
             output.say(
                 f"The run was trained on {num_known} of these rows, so new rows will have worse scores; `pyro-bnn "
-                f"evaluate {run}` has the scores of the test rows."
+                f"evaluate {quote(run)}` has the scores of the test rows."
             )
     if out != "-":
         output.say(f"{len(sample.x)} predictions in {out}.")
@@ -192,9 +193,9 @@ def _note_on(run: Path, config: "RunConfig", facts: "Facts", posterior: "RunPost
         fault = ""  # the report has it
     if known and (fault or known not in ("Usable", "Usable, with notes")):
         named = f"; {fault}" if fault and fault not in known else ""
-        return [f"Verdict on the test rows: {known}{named}. Why: pyro-bnn report {run}"]
+        return [f"Verdict on the test rows: {known}{named}. Why: pyro-bnn report {quote(run)}"]
     if not fault:
         return []
     unusable = ", so the run is not usable as it is" if level == "problem" else ""
     why = "Why" if unusable else "To see whether the predictions are usable"
-    return [f"{fault[0].upper()}{fault[1:]}{unusable}. {why}: pyro-bnn report {run}"]
+    return [f"{fault[0].upper()}{fault[1:]}{unusable}. {why}: pyro-bnn report {quote(run)}"]

@@ -79,9 +79,8 @@ for command, examples in COMMANDS:
 
 def run() -> None:
     """Run the command line, and exit. After an error, print one line. Without a command, print the help."""
-    is_bare = len(sys.argv) < 2
     try:
-        code = program(["--help"] if is_bare else None, standalone_mode=False, prog_name="pyro-bnn")
+        code = program(["--help"] if len(sys.argv) < 2 else None, standalone_mode=False, prog_name="pyro-bnn")
         if code == INTERRUPTED:  # Typer returns this after a Ctrl-C outside of the commands
             raise KeyboardInterrupt
     except UsageError as error:
@@ -91,7 +90,7 @@ def run() -> None:
         if fault is None:
             raise
         _fail(*fault)
-    sys.exit(2 if is_bare else code)
+    sys.exit(code)
 
 
 def _in_plain_words(error: Any) -> str:
@@ -139,7 +138,8 @@ def _did_you_mean(near: str) -> str:
 
 
 def _fail(message: str, code: int) -> None:
-    message = re.sub(r"(['`])(--[a-z][a-z-]*)\1", r"\2", " ".join(message.split()))  # Typer quotes options
+    message = "\n- ".join(" ".join(item.split()) for item in message.split("\n- "))  # a list has a line for each item
+    message = re.sub(r"(['`])(--[a-z][a-z-]*)\1", r"\2", message)  # Typer quotes options
     is_json = "--json" in sys.argv
     name = next(iter(sys.argv[1:]), "")
     output = Output("" if name.startswith("-") else name, as_json=is_json, only_notes=True)

@@ -13,9 +13,11 @@ from typing import Annotated, Literal
 
 import typer
 
+from ..remedies import quote
 from . import options
 from .output import Output
 from .stopping import loading
+from .weights import command_for_svi
 
 EXAMPLES = (
     "pyro-bnn prune digits-run",
@@ -87,7 +89,7 @@ def prune(
         if config.kind == "images":
             datasets.check_unseen("test", known.x_test, known.x_train)
         model, trained = runs.load_run(run, known, device=device)
-        posterior = runs.variational(trained, "prune")
+        posterior = runs.variational(trained, "prune", command_for_svi(run, config))
         report, gains = report_pruning(
             model, posterior, known, folder, fractions=shares, num_samples=num_samples, per=per, seed=seed
         )
@@ -100,6 +102,6 @@ def prune(
         output.say(f"{conclusions}\n", style="bold")
     output.table(table_of(report, gains))
     output.say(f"\npruning.csv, pruning.json, {' and '.join(pictures)} in {run}.")
-    if pruned is not None:
-        output.say(f"{pruned['status']} Saved in {out}; next: pyro-bnn evaluate {out}")
+    if pruned is not None and out is not None:
+        output.say(f"{pruned['status']} Saved in {out}; next: pyro-bnn evaluate {quote(out)}")
     output.document(folder=run, pictures=pictures, report=report, gains=gains, pruned=pruned)

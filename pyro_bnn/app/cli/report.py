@@ -44,9 +44,9 @@ def report(
     """
     if out is not None and out.resolve() == (run / "report.html").resolve():
         out = None
+    options.check_run(run)
     if out is not None:
         options.check_file(out, force=force or _is_report(out))
-    options.check_run(run)
     with loading():
         from ..._core.files import write_atomically
         from .. import runs

@@ -25,6 +25,7 @@ import typer
 from .. import recipes, specs
 from ..config import IMAGE_SETS, LEVEL, settings
 from ..numbers import in_series
+from ..remedies import quote
 from ..specs import TABLES
 from ..starting import check_given, columns_of, new_config
 from . import options
@@ -32,12 +33,11 @@ from .output import MOST_ADVICE, Output
 from .stopping import loading
 
 EXAMPLES = (
-    "pyro-bnn train digits --out digits-run",
-    "pyro-bnn train fashion-mnist --out garments --epochs 10 --download",
-    "pyro-bnn train mnist --recipe article --hidden 1200,1200 --out wide",
     "pyro-bnn train houses.csv --target price --ignore id --out houses",
     "pyro-bnn train houses.csv --target price --calibrate 0.2 --out houses",
     "pyro-bnn train data.npz --net lenet.py:make --out own",
+    "pyro-bnn train digits --out digits-run",
+    "pyro-bnn train fashion-mnist --out garments --epochs 10 --download",
 )
 
 
@@ -90,7 +90,7 @@ def train(
     help_all: options.HelpAll = False,
     **typed: Any,
 ) -> None:
-    """Train a Bayesian network on images, a table or arrays.
+    """Train a Bayesian network on a table, arrays or images.
 
     The settings, the history and the posterior are written to a folder. Tables and arrays are fitted by default with
     chains: Markov chains, each of which draws many networks that agree with the data. Ctrl-C stops the training. Then
@@ -103,7 +103,7 @@ def train(
     Numbers and dates in a table are standardised, and each category becomes an input. All results are in the units of
     the target.
 
-    --help-all shows all options: recipes, the columns to use, your own network, calibration, --resume, --json and more.
+    --help-all shows all options: recipes, the columns to use, your own network, --resume, --json and more.
     """
     begin = time.perf_counter()
     given = options.read_settings(typed)
@@ -123,7 +123,7 @@ def train(
         raise ValueError(_what_is_missing(dataset, out, given))
     if dataset is not None:
         if Path(dataset).suffix:
-            options.check_rows(Path(dataset))
+            options.check_rows(Path(dataset))  # first, since the kind of the data decides which options are right
         check_given(dataset, recipe, given)
         names = [given.get("target"), given.get("split_by"), *given.get("features", ()), *given.get("ignore", ())]
         if Path(dataset).suffix.lower() in TABLES:
@@ -179,7 +179,7 @@ def train(
         if processes.is_first:
             shown = sorted([*notes, *known.notes], key=lambda note: not note.startswith(WARNING))
             is_long = len(known.details) > MOST_DETAILS
-            where = f"More on the use of the columns is in the report: pyro-bnn report {place}"
+            where = f"More on the use of the columns is in the report: pyro-bnn report {quote(place)}"
             for note in [*shown, *([where] if is_long else known.details)]:
                 output.say(note, style="yellow" if note.startswith(WARNING) else "")
             if config.method != "svi" and not config.time_limit and facts is None:
@@ -196,12 +196,15 @@ def train(
             if processes.is_first:
                 output.say(said, style="yellow")
 
-        start = time.perf_counter()
+        before = time.perf_counter() - begin
         model, posterior = runs.fit(config, known, folder, given=[*given], deadline=deadline, device=device, tell=tell)
         config = runs.read_config(folder.path) if processes.is_first else config  # including what was chosen
     if not processes.is_first:
         return
-    seconds = time.perf_counter() - start
+    seconds = posterior.seconds or 0.0
+    took = (
+        f"{seconds:.0f} s{f', after {before:.0f} s of loading' if config.time_limit else ''}"  # the limit counts both
+    )
     lines: dict[str, str] = {}
     advice: list[str] = []
     is_image, style = config.kind == "images", ""
@@ -223,12 +226,12 @@ def train(
             advice, style = [*advice, said], "yellow"
         epochs = f"{len(history.epochs):,} of {config.epochs:,} epochs"
         cost = f", negative ELBO {-last.elbo / len(known.x_train):.4f} nats per image" if is_image else ""
-        lines["fit"] = f"{seconds:.0f} s, {epochs}{cost}"
+        lines["fit"] = f"{took}, {epochs}{cost}"
     else:
         last, status = None, posterior.status
         if status.remedy and (has_failed(posterior) or not status.is_slight):
             advice, style = [*advice, status.remedy], "yellow"
-        lines["fit"] = f"{seconds:.0f} s, {in_plain_words(posterior)}"
+        lines["fit"] = f"{took}, {in_plain_words(posterior)}"
     notes += advice
     output.say(sources.trained_on(config, known))
     for number, (name, text) in enumerate(lines.items()):
@@ -247,7 +250,7 @@ def train(
         output.table(f"\n{curve.table()}")
         test = f" (test: the {config.validation} validation images)" if config.validation else ""
         output.say(f"accuracy.csv, accuracy.json and {pictures[0]} in {place}{test}.")
-    output.say(f"Saved in {place}; next: pyro-bnn evaluate {place}")
+    output.say(f"Saved in {place}; next: pyro-bnn evaluate {quote(place)}")
     output.document(
         folder=place,
         config=config.to_dict(),
@@ -281,11 +284,12 @@ def _on_test_rows(run: Any, ignored: Sequence[str], place: Path) -> tuple[dict[s
     }
     share = f"coverage_{100 * LEVEL:g}"
     if share in own:
-        held = f"{100 * LEVEL:g} % {'sets of classes' if target.is_class else 'intervals'} hold"
+        which = "" if run.calibration is None else "calibrated "
+        held = f"{which}{100 * LEVEL:g} % {'sets of classes' if target.is_class else 'intervals'} hold"
         lines["coverage"] = f"{held} {shown_score(share, own[share])} of the targets"
     hint, guess = hint_of_leak(run, ignored), next(iter(others))
     guessed = "always guessing the most frequent class" if target.is_class else f"the {guess}"
-    worse = f"The run predicts the test rows worse than {guessed}. For what may help: pyro-bnn report {place}"
+    worse = f"The run predicts the test rows worse than {guessed}. For what may help: pyro-bnn report {quote(place)}"
     return lines, [*filter(None, [hint]), *([worse] if sign * own[score] > sign * others[guess] else [])]
 
 

@@ -6,10 +6,13 @@ and 95 % quantiles of the signal-to-noise ratio). If all weights were removed, `
 are null.
 """
 
-from typing import Annotated
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, Any
 
 import typer
 
+from ..config import RunConfig
 from . import options
 from .output import Output
 from .stopping import loading
@@ -60,7 +63,7 @@ def weights(
         is_image = config.kind == "images"
         known = datasets.load_data(config, root=data, download=download)[0] if is_image else None
         model, trained = runs.load_run(run, known)
-        posterior = runs.variational(trained, "weights")
+        posterior = runs.variational(trained, "weights", command_for_svi(run, config))
         rows = report_weights(model, posterior, folder, site=site, index=place)
         pictures = pictures_of(folder, WEIGHT_FILES)
     output.table("\n".join([SiteSummary.header(), *map(str, rows)]))
@@ -68,3 +71,12 @@ def weights(
     output.say(least_certain(rows, run))
     output.say(f"\n{' and '.join(pictures)} in {run}.")
     output.document(folder=run, pictures=pictures, sites=rows)
+
+
+def command_for_svi(run: Path, config: RunConfig) -> str:
+    """Return the command that trains a variational run like a run of chains; "" if its options are not known."""
+    from .. import runs  # these are imported late: importing takes long
+    from ..reports.page.fit import training_command
+
+    subject: Any = SimpleNamespace(run=run, config=config, asked=runs.load_asked(run))
+    return training_command(subject, "svi", {"method": "svi"}) if subject.asked else ""

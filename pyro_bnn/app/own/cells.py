@@ -133,9 +133,14 @@ class Cells:
         odd = present[~are_numbers]
         shown = ", ".join(f"{text!r} in row {row}" for row, text in odd.iloc[:MOST_NAMED].items())
         more = f" and {len(odd) - MOST_NAMED} more" if len(odd) > MOST_NAMED else ""
+        limits = odd.str.extract(r"^(<=?\s*(\d+(?:\.\d+)?))$").dropna()
+        half = ""
+        if len(limits):
+            text, limit = limits.iloc[0]
+            half = f" (if {text!r} is below a detection limit, often half of it: {float(limit) / 2:g})"
         raise ValueError(
             f"{self} holds numbers, but also texts: {shown}{more}; "
-            f"{self._or('replace these texts by numbers or empty cells')}."
+            f"{self._or(f'replace these texts by numbers{half} or empty cells')}."
         )
 
     def _or(self, remedy: str) -> str:

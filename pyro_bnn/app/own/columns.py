@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -13,6 +13,7 @@ from ..config import RunConfig
 from ..numbers import percent, six_digits
 from .amounts import FORMAT, numbers_or_amounts
 from .cells import Cells
+from .doubts import doubts_about
 from .encoding import Feature, TableEncoding
 from .reading import Table
 from .targets import Target
@@ -35,6 +36,7 @@ class Column:
     missing: float  # share of the rows of the file
     use: str  # how it becomes inputs, or why it is left out
     values: str  # the range of numbers or dates, or the number of categories; empty for a column that is left out
+    doubts: list[str] = field(default_factory=list)  # sentences on what may be mistakes in the column
 
     @property
     def is_left_out(self) -> bool:
@@ -54,9 +56,11 @@ def describe_columns(config: RunConfig, table: Table, encoding: TableEncoding, t
             kind, use = features[name].kind, _use_in_words(features[name])
         else:
             kind, use = _kind_of(cells), _why_left_out(config, encoding.identifiers, cells)
-        values = values_in_words(cells, kind) if name == config.target or name in features else ""
+        is_used = name == config.target or name in features
+        values = values_in_words(cells, kind) if is_used else ""
+        doubts = doubts_about(cells, kind, is_target=name == config.target) if is_used else []
         by = "; the rows are split by it" if name == config.split_by else ""
-        found.append(Column(name, kind, float(cells.is_missing.mean()), f"{use}{by}", values))
+        found.append(Column(name, kind, float(cells.is_missing.mean()), f"{use}{by}", values, doubts))
     return found
 
 

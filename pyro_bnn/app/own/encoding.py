@@ -1,25 +1,29 @@
 """Encoding of the rows of a table (numbers, dates, categories and texts) as inputs of a network."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..._core.summary import counted
+from ..numbers import in_series
 from .amounts import almost, numbers_or_amounts, on_lost_unit, shown_form
 from .cells import Cells, listed, training_without
 from .reading import WARNING, Table
+
+T = TypeVar("T")
 
 MOST_CATEGORIES = 100  # heuristic: columns with more different texts are encoded by the letters of the texts
 FEW = 10  # heuristic: a column with at most so many rows never names or counts the rows
 IDENTIFIERS = frozenset(("id", "ids", "identifier", "uid", "key", "index"))  # heuristic: last words of names
 NUM_HASHED = 32  # number of inputs for a column of texts with many values, about as many as skrub takes
 PERIODS = (365.2425, 7.0, 1.0)  # a year, a week and a day in days; for each, a date has a sine and a cosine
-MOST_NAMED = 5  # largest number of rows in a note
+MOST_NAMED = 5  # largest number of rows in a note, and of columns in a message
 FAR = 3.0  # heuristic: a number is far if it is so many times as far from the mean as all training numbers
 LARGEST = 1e9  # heuristic: a larger standardised number is a mistake; squares of sums of them could overflow
 
@@ -111,7 +115,8 @@ class TableEncoding:
         """
         table.require(self.names)
         with np.errstate(over="ignore"):  # numbers that are too large are refused below
-            inputs = np.hstack([feature.inputs(table.column(feature.name)) for feature in self.features]).astype(float)
+            parts = _of_each(table, {feature.name: feature.inputs for feature in self.features})
+            inputs = np.hstack([*parts.values()]).astype(float)
         inputs = inputs.clip(-LARGEST, LARGEST) if are_new else inputs
         is_far = np.abs(inputs) > LARGEST
         if is_far.any():
@@ -175,20 +180,26 @@ def learned_encoding(
     table: Table, names: Sequence[str], training: Sequence[int], *, wanted: Sequence[str]
 ) -> tuple[TableEncoding, list[str]]:
     """Learn the encoding of a table from the rows in `training`; also return sentences that explain it to the user."""
-    reasons = {name: _why_identifier(table.column(name)) for name in names if name not in wanted}
-    naming = {name: reason for name, reason in reasons.items() if reason}
-    found = {name: naming.get(name) or _learned(table.column(name), training) for name in names}
+
+    def learned(cells: Cells) -> tuple[str, Feature | str]:
+        reason = "" if cells.name in wanted else _why_identifier(cells)
+        return reason, reason or _learned(cells, training)
+
+    both = _of_each(table, dict.fromkeys(names, learned))
+    naming = {name: reason for name, (reason, _) in both.items() if reason}
+    found = {name: feature for name, (_, feature) in both.items()}
     left_out = {name: reason for name, reason in found.items() if isinstance(reason, str)}
     features = [feature for feature in found.values() if isinstance(feature, Feature)]
     encoding = TableEncoding(features, [*naming], len(table.names))
-    notes = [f"Column {name!r} {reason}: it is left out." for name, reason in left_out.items()]
+    notes = [f"Column {name!r} {reason}: it is left out." for name, reason in left_out.items() if name not in naming]
     texts = {*naming, *encoding.columns("text"), *encoding.columns("category")}
     notes += [f"{WARNING} {odd}" for name in names if name in texts and (odd := almost(table.column(name)))]
     if naming:
-        says, it = ("says", "it") if len(naming) == 1 else ("say", "them")
+        clauses = in_series([f"column {name!r} {reason}" for name, reason in naming.items()])
+        they_are, them = ("it is", "it") if len(naming) == 1 else ("they are", "them")
         notes.append(
-            f"{listed([*naming])} {says} nothing about new rows, so `predict` only copies {it}. To predict from {it}, "
-            f"name {it} in --features."
+            f"{clauses[0].upper()}{clauses[1:]}: {they_are} left out, and `predict` only copies {them}. To predict "
+            f"from {them}, name {them} in --features."
         )
     if not encoding.features:
         raise ValueError(f"{table.shown} has no column to predict from. {' '.join(notes)}")
@@ -202,6 +213,31 @@ def learned_encoding(
         f"Texts in {{}} have many values: their letters become {NUM_HASHED} numbers.": encoding.columns("text"),
     }
     return encoding, notes + [sentence.format(listed(columns)) for sentence, columns in said.items() if columns]
+
+
+def _of_each(table: Table, read: Mapping[str, Callable[[Cells], T]]) -> dict[str, T]:
+    """Call each function with the column of its name. The errors of all columns are raised as one."""
+    found: dict[str, T] = {}
+    faults: dict[str, ValueError] = {}
+    for name, function in read.items():
+        try:
+            found[name] = function(table.column(name))
+        except ValueError as error:
+            faults[name] = error
+    if len(faults) == 1:
+        raise next(iter(faults.values()))
+    if faults:
+        lines = [
+            str(error).replace(f" of {table.shown}", "").removesuffix(f", or {training_without([name])}.").rstrip(".")
+            for name, error in faults.items()
+        ]
+        more = [f"and {len(lines) - MOST_NAMED} more"] if len(lines) > MOST_NAMED else []
+        listing = "\n- ".join([*lines[:MOST_NAMED], *more])
+        raise ValueError(
+            f"{len(lines)} columns of {table.shown} cannot be read. Correct them, or {training_without([*faults])}:"
+            f"\n- {listing}."
+        )
+    return found
 
 
 def _why_identifier(cells: Cells) -> str:

@@ -50,9 +50,15 @@ class Table:
             lower = {name.lower(): name for name in self.names if name not in names}
             parts = [part.strip() for part in missing[0].split(",")]
             if is_typed and len(parts) > 1 and all(part in self.frame for part in parts):
+                once = ", then ".join(f"--target {shlex.quote(part)}" for part in parts[:2])
                 raise ValueError(
                     f"{self.shown} has no column {missing[0]!r}; name one of these columns. To predict several "
-                    f"targets, train once for each: --target {parts[0]}, then --target {parts[1]}."
+                    f"targets, train once for each: {once}."
+                )
+            if self.names == names_by_place(len(self.names)):
+                raise ValueError(
+                    f"{self.shown} has no column {missing[0]!r}; without a header, its columns are c1 to "
+                    f"{self.names[-1]}."
                 )
             name = missing[0].lower()
             longer = [known for known in lower if known.startswith(name) or name.startswith(known)]
@@ -144,9 +150,10 @@ def _separated(path: Path, *, header: bool) -> tuple[list[str], pd.DataFrame, st
         )
     except UnicodeDecodeError as error:
         converted = path.with_name(f"{path.stem}-utf8{path.suffix}").name
-        command = f"iconv -f latin1 -t utf8 {shlex.quote(str(path))} > {shlex.quote(converted)}"
+        code = "cp1252" if re.search(b"[\x80-\x9f]", path.read_bytes()) else "latin1"  # which has no such letters
+        command = f"iconv -f {code} -t utf8 {shlex.quote(str(path))} > {shlex.quote(converted)}"
         is_wide = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")  # the file is in UTF-16
-        hint = "." if is_wide else f". If it is in Latin-1, this command does so: {command}"
+        hint = "." if is_wide else f". If it is in {code}, this command does so: {command}"
         byte = f"byte {error.object[error.start]:#04x} cannot be read"
         raise ValueError(f"{path} is not text in UTF-8 ({byte}); save it as UTF-8{hint}") from error
     except pd.errors.ParserError as error:
@@ -164,7 +171,7 @@ def _separated(path: Path, *, header: bool) -> tuple[list[str], pd.DataFrame, st
             f"{'names of columns' if header else 'columns'}; correct the row."
         )
     if not header:
-        return [f"c{number}" for number in range(1, frame.shape[1] + 1)], frame, separator
+        return names_by_place(frame.shape[1]), frame, separator
     names = [str(name).strip() for name in frame.iloc[0]]
     if are_numbers(names).all():
         raise ValueError(
@@ -172,6 +179,11 @@ def _separated(path: Path, *, header: bool) -> tuple[list[str], pd.DataFrame, st
             "with --no-header, which names the columns c1, c2 and so on."
         )
     return names, frame.iloc[1:].reset_index(drop=True), separator
+
+
+def names_by_place(count: int) -> list[str]:
+    """Return the names of the columns of a table without a header."""
+    return [f"c{number}" for number in range(1, count + 1)]
 
 
 def hint_of_header(names: Sequence[str]) -> str:

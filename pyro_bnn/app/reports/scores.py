@@ -27,6 +27,7 @@ from .calibrated import BeforeAndAfter, before_and_after, interval_of, promised_
 from .trained import Alone, Trained
 
 FILES = ("metrics.json", "loss.png", "reliability.png", "predicted.png")  # all that may be written
+MUCH_WORSE = 10.0  # heuristic: nats per row by which an NLL of single draws needs an explanation
 LEVELS = (0.5, 0.9, 0.95)  # of the intervals whose coverage is measured and judged
 COLUMNS = {
     "accuracy": "accuracy",
@@ -60,9 +61,14 @@ class OwnDataScores:
         for row, label in zip(self.rows, shown, strict=True):
             cells = [shown_score(name, row["scores"].get(name)) for name in names]
             lines.append(f"{label:{width}s}" + "".join(f"{cell:>11s}" for cell in cells))
-        compared = [] if self.calibration is None else ["", str(self.calibration)]
-        counts = [] if self.promised is None else ["", of_counts(self.promised)]
-        return "\n".join([*lines, *counts, *compared])
+        compared = [] if self.calibration is None else [str(self.calibration), ""]
+        notes = [] if self.promised is None else [of_counts(self.promised)]
+        if compared and f"in {percent(LEVEL, 0)}" in lines[0]:
+            notes.append("The shares in intervals in this table are those of the network, before calibration.")
+        nll = [row["scores"].get("nll", 0.0) for row in self.rows[:2]]  # of single draws, and of their mean
+        if nll[0] > nll[-1] + MUCH_WORSE:
+            notes.append("The NLL of single draws is large since each is too sure; only the mean of draws predicts.")
+        return "\n".join([*compared, *lines, *(["", *notes] if notes else [])])
 
 
 def of_counts(promised: float) -> str:

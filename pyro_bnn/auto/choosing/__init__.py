@@ -5,6 +5,7 @@ from ._budget import Deadline as Deadline
 from ._choose import fit_best as fit_best
 from ._chosen import FEWEST_COMPARED as FEWEST_COMPARED
 from ._chosen import LONGEST as LONGEST
+from ._chosen import MOST_STEPS_MADE as MOST_STEPS_MADE
 from ._chosen import SMOOTHER as SMOOTHER
 from ._chosen import Candidate as Candidate
 from ._chosen import Chosen as Chosen

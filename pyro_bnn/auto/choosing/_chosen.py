@@ -26,6 +26,7 @@ UNKNOWN = "There are too few draws, or there is no ArviZ, to tell whether the ch
 
 MORE_TIME = "Judge such chains by scores on test rows; with more time (`time_limit=`) they explore further."
 LONGEST = "Judge such chains by scores on test rows; longer chains need `fit_mcmc` with a larger `num_warmup`."
+MOST_STEPS_MADE = "the most that a fit makes"  # a part of the sentence on the choice
 SMOOTHER = "Many steps diverged: standardise the inputs, or use tighter priors."
 
 Rows = tuple[Tensor, Tensor]

@@ -11,7 +11,7 @@ from ....results import plotting
 from ...chains import HARDLY, MAY_CHANGE, SLIGHTLY_SHORT, fault_of, finding_on, has_one_mode, need_time
 from ...config import LEVEL, RunConfig
 from ...numbers import percent
-from ...remedies import longer_chains, longer_limit
+from ...remedies import longer_chains, longer_limit, times_longer
 from ...runs import is_chains
 from ..pictures import Drawing, panel
 from .section import Section, Verdict, judged, sentence
@@ -133,7 +133,7 @@ def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) 
     more = (
         "The sampler would need longer to be exact. The scores on test rows tell how good the predictions and "
         "intervals are. "
-        f"{longer_chains(config, posterior.seconds)}"
+        f"{longer_chains(config, posterior, modes)}"
     )
     verdict = judged(
         "fit",
@@ -147,5 +147,6 @@ def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) 
     )
     if verdict.level != "note" or (finding == "short" and not is_doubtful):
         return verdict
-    limit = longer_limit(config, posterior.seconds)
+    times = times_longer(posterior, modes)
+    limit = longer_limit(config, posterior.seconds, times) if times else 0.0
     return replace(verdict, is_cause=True, is_named=True, changes={"time_limit": limit} if limit else {})
