@@ -223,7 +223,7 @@ def test_a_variational_fit_is_also_compared_with_baselines(pyro_bnn, tmp_path): 
             1.47,
             1.6,
             (3,),
-            "up to 1.47 (limit 1.1), between them 1.60; 5 % of the variance of predictions lies between chains. 9 steps.",
+            "up to 1.47 (limit 1.1), between them 1.60; 5 % of the variance of predictions lies between chains. 9",
         ),
         (1.04, 1.6, (3,), "R-hat within chains is at most 1.1, so each chain is long enough for the mode"),
         (1.04, 1.05, (3,), "R-hat is at most 1.1 within and between chains, so the chains are long enough."),
