@@ -53,9 +53,9 @@ fitted = pb.fit(model, (x, y), method="svi", seed=0)
 print(fitted.status)
 
 # %%
-# With a C compiler and a network this small, the default of ``fit`` draws a Markov chain from each of eight trained
-# networks. The sampler is MCLMC (microcanonical Langevin Monte Carlo). The variational fit approximates the posterior
-# by an independent Gaussian for each weight (mean field), which also works for large networks.
+# With a C compiler and a network this small, the default of ``fit`` is Markov chains (:doc:`/understand/which_method`).
+# Their sampler is MCLMC (microcanonical Langevin Monte Carlo). The variational fit approximates the posterior by an
+# independent Gaussian for each weight (mean field), which also works for large networks.
 #
 # Check 1: do the chains agree, and what did the weights learn?
 # -------------------------------------------------------------

@@ -73,9 +73,11 @@ with plotting.style():
         pruning.decibel(first.mean(0)).reshape(8, 8).numpy(),
         cmap="Blues",
         vmin=-20,
+        vmax=0,
     )
     right.set(title="its weights in the first layer", xticks=[], yticks=[])
-    left.spines[:].set_visible(True)
+    for ax in (left, right):
+        ax.spines[:].set_visible(True)
     right.figure.colorbar(
         shown,
         ax=right,
