@@ -207,8 +207,8 @@ plt.show()
 
 # %%
 # *The ELBO and its two terms. At the end, the ELBO no longer rises: the fit was long enough. The ELBO rose from -33 to
-# -2.6 nats per row in the epochs that are left out, beside which the end would look flat. The pale curves are the values
-# of each epoch, and the lines their moving averages.*
+# -2.6 nats per row in the epochs that are left out, beside which the end would look flat. The pale curves are the
+# values of each epoch, and the lines their moving averages.*
 #
 # **Common mistake: stopping too early.** The standard deviations converge long after the means. Check these curves
 # before you look at predictions.
