@@ -13,7 +13,7 @@ in batches of at most 1500 rows. Predictions take 200 draws. Inputs and targets 
 
 The setting is chosen once for each data set and method, by the log-likelihood of a fifth of the training rows of splits
 0, 1 and 2; with more than 2000 rows, and for NUTS, of split 0 only. These rows are test rows of other splits, which
-changes the scores little. A value of NUTS or SGHMC has a star if R-hat is above 1.05 on at least one split.
+changes the scores little. A value of NUTS or SGHMC has a star if R-hat is above 1.01 on at least one split.
 """
 
 import functools

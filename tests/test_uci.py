@@ -278,9 +278,9 @@ def test_bold_is_only_what_is_ahead_by_more_than_the_standard_error_of_the_diffe
 
 def test_chains_that_disagree_on_one_split_are_never_named_best_and_have_a_star():
     some = [*rows_of("MAP", 1.0, 2.0, 3.0), *rows_of("NUTS", 0.5, 1.4, 2.5)]
-    agreeing = [{**row, "r_hat": 1.04} for row in some[3:]]
+    agreeing = [{**row, "r_hat": 1.005} for row in some[3:]]
     assert "**1.467" in table([*some[:3], *agreeing], "rmse", uci.METHODS)
-    shown = table([*some[:3], *agreeing[:2], {**agreeing[2], "r_hat": 1.06}], "rmse", uci.METHODS)
+    shown = table([*some[:3], *agreeing[:2], {**agreeing[2], "r_hat": 1.015}], "rmse", uci.METHODS)
     assert re.search(r"\| 1.467 ± [.0-9]+ \(3\)\\\* \|", shown)
     assert "**" not in shown
 

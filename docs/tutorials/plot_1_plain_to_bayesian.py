@@ -129,9 +129,8 @@ posterior = pb.fit(model, (x, y), seed=0)
 print(posterior.status)
 
 # %%
-# By default, ``fit`` trains a network of this size eight times. From each trained network, a Markov chain then draws
-# further weights that explain the data about equally well. The status says how the chains went. R-hat compares their
-# predictions: it is close to 1 if they agree. The :ref:`third tutorial
+# By default, ``fit`` runs eight Markov chains for a network of this size (:doc:`/understand/which_method`). The status
+# says how the chains went. R-hat compares their predictions: it is close to 1 if they agree. The :ref:`third tutorial
 # <sphx_glr_gallery_tutorials_plot_3_is_my_posterior_good.py>` checks such a fit more closely.
 #
 # Predictions
@@ -170,7 +169,7 @@ plt.show()
 
 # %%
 # *Left: the inner band is two standard deviations of the drawn curves, and the outer band adds the noise. Right: the
-# drawn curves nearly coincide inside the data. Outside, they diverge and do not always contain the truth.*
+# drawn curves nearly coincide inside the data. Outside, they spread out and do not always contain the truth.*
 #
 # How much a band widens outside the data depends on the network and its prior. Here the curves continue as straight
 # lines with different slopes, whereas those of tanh units would level off.
@@ -195,7 +194,7 @@ for name, rows in (("inside the data", ~outside), ("outside", outside)):
 # Markov chains take too long for a network with many more weights. Variational inference is faster: it looks for the
 # closest distribution of a simple shape, the *guide*. ``MeanFieldGuide`` is an independent Gaussian for each weight, so
 # it has twice as many parameters as the plain network. The closest guide is the one with the largest ELBO, which is the
-# expected log-likelihood under the guide minus the divergence of the guide from the prior, in nats.
+# expected log-likelihood under the guide minus the KL divergence of the guide from the prior, in nats.
 #
 # With ``method="svi"``, ``fit`` uses a mean-field guide and Adam, and decides when to end:
 
@@ -207,11 +206,11 @@ plotting.loss_curves(fitted.history, axes)
 plt.show()
 
 # %%
-# *The ELBO and its two terms. At the end, the ELBO no longer rises: the fit was long enough. The first epochs are left
-# out, because their values differ too much from the last. The pale curves are the values of each epoch, and the lines
-# their moving averages.*
+# *The ELBO and its two terms. At the end, the ELBO no longer rises: the fit was long enough. The ELBO rose from -33 to
+# -2.6 nats per row in the epochs that are left out, beside which the end would look flat. The pale curves are the
+# values of each epoch, and the lines their moving averages.*
 #
-# **Common mistake: stopping too early.** The standard deviations converge long after the means. So check these curves
+# **Common mistake: stopping too early.** The standard deviations converge long after the means. Check these curves
 # before you look at predictions.
 #
 # Independent Gaussians are only a rough approximation. Compare the uncertainty with that of the chains:
@@ -228,7 +227,7 @@ for place in (0.0, 1.0):
 # Mean field ignores how weights depend on each other. Here it is less certain than the chains inside the data, and
 # more certain outside. The third tutorial measures such differences in a gap between data.
 #
-# **Common mistake: the KL weight.** Many programs reduce the weight of the divergence, for better accuracy. In the
+# **Common mistake: the KL weight.** Many programs reduce the weight of the KL divergence, for better accuracy. In the
 # extreme case, the weight is 0:
 
 point = pb.fit_svi(

@@ -250,8 +250,8 @@ plt.show()
 # images resemble a known kind.*
 #
 # **Common mistake: the KL weight.** If it is below 1, the posterior is narrower than Bayes' rule says. Such cold
-# posteriors classify better, but detect less. So measure accuracy, calibration and detection for *one* posterior,
-# instead of reporting the best of each from different settings.
+# posteriors classify better, but detect less. Measure accuracy, calibration and detection for *one* posterior, instead
+# of reporting the best of each from different settings.
 #
 # **Common mistake: easy unknown images.** Images of pure noise are easy to detect, so a good result proves little. Test
 # with unknown images like those that you expect.

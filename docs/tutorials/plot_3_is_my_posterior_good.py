@@ -53,23 +53,23 @@ fitted = pb.fit(model, (x, y), method="svi", seed=0)
 print(fitted.status)
 
 # %%
-# With a C compiler and a network this small, the default of ``fit`` draws a Markov chain from each of eight trained
-# networks. The sampler is MCLMC (microcanonical Langevin Monte Carlo). The variational fit approximates the posterior
-# by an independent Gaussian for each weight (mean field), which also works for large networks.
+# With a C compiler and a network this small, the default of ``fit`` is Markov chains (:doc:`/understand/which_method`).
+# Their sampler is MCLMC (microcanonical Langevin Monte Carlo). The variational fit approximates the posterior by an
+# independent Gaussian for each weight (mean field), which also works for large networks.
 #
 # Check 1: do the chains agree, and what did the weights learn?
 # -------------------------------------------------------------
-# R-hat compares the chains. If it is close to 1, they have found the same posterior.
+# R-hat compares the chains. If it is close to 1, they agree.
 
 print(default.diagnose(model, grid))
 
 # %%
 # **Common mistake: R-hat of weights.** Hidden units can swap places without changing the function, and each chain has
-# its own order. So R-hat of single weights is bad for many networks, but this does not matter: look at R-hat of
+# its own order. R-hat of single weights is therefore bad for many networks, but this does not matter: look at R-hat of
 # *predictions*.
 #
 # The status of the variational fit says that the objective no longer rises. This is not enough, because the objective
-# may be wrong. So look at the weights too, site by site.
+# may be wrong. Look at the weights too, site by site.
 
 print(fitted.diagnose())
 
@@ -78,8 +78,8 @@ print(fitted.diagnose())
 # number. Some weights at the prior are normal: here the data need fewer than 20 units. Two common mistakes give a bad
 # fit:
 #
-# - The divergence is counted many times, such as once for every row in a loss that is a mean over rows. This has the
-#   effect of a KL weight far above 1. A wrong ``num_data`` would have the same effect, but is refused.
+# - The KL divergence is counted many times, such as once for every row in a loss that is a mean over rows. This has
+#   the effect of a KL weight far above 1. A wrong ``num_data`` would have the same effect, but is refused.
 # - Standard deviations start at practically 0, and the fit ends before they have grown.
 #
 # The library warns of both. We silence the warnings here, because ``diagnose`` repeats them.

@@ -73,9 +73,11 @@ with plotting.style():
         pruning.decibel(first.mean(0)).reshape(8, 8).numpy(),
         cmap="Blues",
         vmin=-20,
+        vmax=0,
     )
     right.set(title="its weights in the first layer", xticks=[], yticks=[])
-    left.spines[:].set_visible(True)
+    for ax in (left, right):
+        ax.spines[:].set_visible(True)
     right.figure.colorbar(
         shown,
         ax=right,
@@ -142,7 +144,7 @@ for fraction in (0.98, 0.95):
 
 # %%
 # Further training greatly improves the network that keeps 2 % of its weights, and the one that keeps 5 % is about as
-# good as the whole network. The ELBO is far higher, because a removed weight adds no divergence.
+# good as the whole network. The ELBO is far higher, because a removed weight adds no KL divergence.
 #
 # **Common mistake: comparing ELBOs.** The two ELBOs are bounds for different models, so the difference does not show
 # that the small model is better. It does show that weights without use lower the ELBO of the large one.
