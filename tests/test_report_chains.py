@@ -265,8 +265,8 @@ def test_the_page_says_whether_the_commands_give_the_same_numbers(limit):
     assert (same in words, "a repeated run has other chains and other scores" in words) == (not limit, bool(limit))
 
 
-HARDLY = "some chains are short, but longer sampling should hardly change the predictions"
-MAY = "the chains are too short: intervals may change with longer sampling"
+HARDLY = "1 of 2 chains is too short to explore its mode, but longer sampling should hardly change the predictions"
+MAY = "1 of 2 chains is too short to explore its mode: intervals may change with longer sampling"
 
 
 @pytest.mark.parametrize(

@@ -218,9 +218,9 @@ def in_plain_words(posterior: MCMCPosterior) -> str:
     if posterior.modes is None:
         return "too few draws to check the sampler"
     if need_time(posterior.modes, posterior.status):
-        return f"the chains are too short: {MAY_CHANGE}"
+        return f"{posterior.modes.unexplored}: {MAY_CHANGE}"
     if are_short(posterior.modes):
-        return f"some chains are short, but {HARDLY}"
+        return f"{posterior.modes.unexplored}, but {HARDLY}"
     return f"the sampler {'would need longer to be exact' if posterior.status.remedy else 'ran long enough'}"
 
 

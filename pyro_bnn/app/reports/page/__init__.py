@@ -13,9 +13,10 @@ from ...numbers import number, percent, together, with_error
 from ...runs import is_chains
 from .calibration import calibrated_section, calibration_section
 from .chains import chains_section
-from .classifier import accuracy_section, examples_section, unknown_section
+from .classifier import accuracy_section, unknown_section
 from .columns import data_section
 from .drivers import drivers_section, surprises_section
+from .examples import examples_section
 from .fit import (
     about_section,
     configuration_section,

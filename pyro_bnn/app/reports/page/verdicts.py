@@ -10,7 +10,7 @@ from torch import Tensor
 from ....scores.uncertainty import Prediction
 from ...numbers import in_series, number, percent, with_error
 from ..calibrated import COARSE, COARSE_RATIO
-from ..trained import LINEAR, TREES, Alone
+from ..trained import LINEAR, SHARES_OF_CLASSES, TREES, Alone
 from .section import FEWEST, About, Level, Tile, Verdict, in_order, judged, sentence
 from .subject import Classified, Regressed
 
@@ -22,7 +22,7 @@ WEAK = 0.5  # heuristic: a weak network avoids less than this share of a guess's
 NO_BETTER = "Check the target and the columns; more rows or a longer training may help."  # the remedy
 UNTOLD = "too few rows to tell whether better than"
 LINEAR_ONES = (LINEAR, "logistic regression")  # baselines that are linear models
-IN_A_SENTENCE = {name: f"the {name}" for name in ("mean of the targets", "shares of the classes")}  # guesses
+IN_A_SENTENCE = {name: f"the {name}" for name in ("mean of the targets", SHARES_OF_CLASSES)}  # guesses
 
 
 def log_density(prediction: Prediction | Alone[Any]) -> Tensor:
@@ -92,7 +92,7 @@ def of_baseline(
     is_beaten = gain < 0 and not is_tied
     where = f" in NLL, not clearly in {unbeaten}" if unbeaten else ""
     lead = f"{sentence(name)} {'has the lower NLL' if unbeaten else 'predicts better'}"
-    beats = f"{lead}: NLL {number(-theirs)}, this run {number(-own)} ({points})."
+    beats = f"{lead}: {'' if unbeaten else 'NLL '}{number(-theirs)}, this run {number(-own)} ({points})."
     remedy = f"Use {name}, or train longer or on more rows."
     better, by_guess = [name], f"{number(-own)} against {number(-theirs)}"
     if guess is not None and guess[1] > own:
