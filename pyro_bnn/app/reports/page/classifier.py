@@ -29,7 +29,7 @@ from .verdicts import (
     density_tile,
     log_density,
     mean_and_error,
-    of_trees,
+    of_others,
     of_ways,
     scores_of_ways,
     ways_of,
@@ -78,7 +78,7 @@ def accuracy_section(subject: Subject) -> Section | None:
         _of_accuracy(found, num_right),
         _of_recall(tested, accuracy),
         *of_ways(found, name, baseline, points=points, lead=(gain, error), score="accuracy"),
-        *of_trees(found),
+        *of_others(found),
         *detection,
     ]
     is_useful = any(verdict.level == "good" for verdict in detection)
@@ -279,7 +279,12 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], accuracy: float) -> Verdict
         "recall is low, or its interval lies "
         f"more than {100 * BEHIND:.0f} points below the accuracy or reaches below {percent(MISSED, 0)}, or the lowest "
         f"recall is below {percent(FOUND, 0)}.",
-        (bool(missed), "problem", f"mostly misses {in_short}", f"{mostly} More training rows of them may help."),
+        (
+            bool(missed),
+            "problem",
+            f"mostly misses {in_short}",
+            f"{mostly} More training rows of them, or a longer training, may help.",
+        ),
         (bool(seldom), "note", f"{rarely}: {use}", useful),
         (bool(behind), "note", f"low recall of {behind}", rarer),
         (lowest["recall"] < MISSED, "note", f"too few rows of {name} to judge", few),
