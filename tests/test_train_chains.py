@@ -197,7 +197,7 @@ def brief_of(run):
     others.sort(key=lambda name: float(rmse[name].replace(",", "")))
     compared = ", ".join(f"{name} {rmse[name]}" for name in others)
     share = scores_in(run)[own]["coverage_90"]
-    assert len(others) == 3
+    assert len(others) == 2
     return (
         f"RMSE       {rmse[own]} on 12 test rows\nbaselines  {compared}\n"
         f"coverage   90 % intervals hold {100 * share:.1f} % of the targets\nfit        "
