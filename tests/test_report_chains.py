@@ -49,7 +49,7 @@ from .test_report_verdicts import regressed
             [1.0, 1.5],
             2.5,
             "note",
-            "1 of 2 chains is too short: intervals may change with longer sampling. The sampler",
+            "1 of 2 chains is too short to explore its mode: intervals may change with longer sampling. The sampler",
             [
                 "few enough",
                 "1 of 2 chains too short to explore a mode",
@@ -83,7 +83,7 @@ def test_chains_are_judged_in_words_and_in_a_table(diverged, within, between, le
     [
         (
             Modes(torch.tensor([1.0, 1.5]), 2.5, 0.25),
-            "1 of 2 chains is too short: intervals may change with longer sampling",
+            "1 of 2 chains is too short to explore its mode: intervals may change with longer sampling",
         ),
         (None, "some chains are too short to explore their modes"),
     ],
