@@ -24,6 +24,11 @@ X = np.random.default_rng(0).normal(size=(60, 2))
 TRAIN, TEST = slice(0, 45), slice(45, 60)
 
 
+@pytest.fixture(autouse=True)
+def few_rows_suffice_for_trees(monkeypatch):
+    monkeypatch.setattr(trained, "FEWEST_FOR_TREES", 45)
+
+
 def dataset(y, target):
     x, y = torch.from_numpy(X), torch.from_numpy(y)
     facts = Facts("", 45, 15, [2], target, None, None, [])
@@ -89,11 +94,11 @@ def test_counts_have_probabilities_and_no_densities():
     np.testing.assert_allclose(found[TREES].log_density, poisson.logpmf(y[TEST, 0], trees.predict(X[TEST])))
 
 
-@pytest.mark.parametrize("limit", ["MOST_HISTOGRAMS", "MOST_TREE_NUMBERS"])
-def test_trees_are_left_out_where_their_fit_would_take_long(limit, monkeypatch):
+@pytest.mark.parametrize("limit", ["MOST_HISTOGRAMS", "MOST_TREE_NUMBERS", "FEWEST_FOR_TREES"])
+def test_trees_are_left_out_where_their_fit_would_take_long_or_rows_are_few(limit, monkeypatch):
     """Two inputs of three classes, in 45 rows: six histograms, and 270 numbers."""
-    size = {"MOST_HISTOGRAMS": 6, "MOST_TREE_NUMBERS": 270}[limit]
-    for largest, is_fitted in ((size, True), (size - 1, False)):
+    size = {"MOST_HISTOGRAMS": 6, "MOST_TREE_NUMBERS": 270, "FEWEST_FOR_TREES": 45}[limit]
+    for largest, is_fitted in ((size, True), (size + (1 if limit.startswith("FEWEST") else -1), False)):
         monkeypatch.setattr(trained, limit, largest)
         assert (TREES in baselines_of(dataset(LABELS, CLASSES))) == is_fitted
 

@@ -12,11 +12,13 @@ from pyro_bnn import metrics
 from pyro_bnn.app.reports.evaluation import ClassifierScores, Evaluation
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.calibration import calibration_of, calibration_section, of_calibration
-from pyro_bnn.app.reports.page.classifier import accuracy_section, examples_section
+from pyro_bnn.app.reports.page.classifier import accuracy_section
+from pyro_bnn.app.reports.page.examples import examples_section
 from pyro_bnn.app.reports.page.section import Headline
 from pyro_bnn.app.reports.page.subject import Classified
 from pyro_bnn.scores.uncertainty import ClassificationPrediction
 
+from .test_report import Page
 from .test_report_verdicts import NUM_ROWS, Measured, judged
 
 ONE_DRAW = {"name": "component 0", "accuracy": 0.5, "nll": 1.0, "ece": 0.1, "brier": 0.5}
@@ -152,8 +154,13 @@ def test_a_class_that_is_often_missed_is_not_said_to_be_found():
 
 def test_a_missed_class_with_few_rows_is_named_too():
     y = torch.tensor([0] * 40 + [1] * 18 + [2] * 2)
-    probs = torch.tensor([0.8, 0.1, 0.1]).expand(60, 3)
-    verdict = accuracy_section(classifier(probs, y, torch.full((60, 3), 1 / 3))).verdicts[1]
+    probs = torch.tensor([0.7, 0.1, 0.1, 0.1]).expand(60, 4)
+    section = accuracy_section(classifier(probs, y, torch.full((60, 4), 1 / 4)))
+    assert [row["rows"] for row in section.values["classes"]] == [40, 18, 2, 0]  # a class without test rows is listed
+    assert "dno test rownever predicted" in Page(page_of("", "", Headline(""), [], [section])).words.replace(
+        "0no", "no"
+    )
+    verdict = section.verdicts[1]
     assert verdict.text.startswith("Mostly missed: “b” (0 of 18 found). Too few rows to tell about “c” (0 of 2 found).")
 
 
@@ -258,7 +265,9 @@ def test_errors_that_are_too_few_are_no_problem(num_rows, level, short):
     )
     detection = section.verdicts[-1]
     assert (detection.level, detection.short) == (level, short)
-    assert section.usable == "80.0 % right (logistic regression: 80.0 %)"  # without advice to defer by this uncertainty
+    assert (
+        section.usable == "AUROC 0.50, 80.0 % right (logistic regression: 80.0 %)"
+    )  # without advice to defer by this uncertainty
 
 
 def test_deferring_is_advised_if_errors_are_among_the_least_certain_rows():
@@ -281,6 +290,30 @@ def test_the_calibration_error_is_on_the_page_once():
     picture = base64.b64decode(str(section.values["picture"]).partition(",")[2])
     assert b"perfectly calibrated" in picture
     assert b"expected calibration error" not in picture
+
+
+@pytest.mark.parametrize("is_useful", [True, False])
+def test_a_rare_class_is_judged_by_its_probabilities(is_useful):
+    """No probability reaches 50 %, so each row is taken for "a"; nevertheless the probabilities may be useful."""
+    generator = torch.Generator().manual_seed(9)
+    p = 0.45 * torch.rand(NUM_ROWS, generator=generator).double() ** 5
+    y = (torch.rand(NUM_ROWS, generator=generator) < p).long()
+    share = torch.full_like(p, float(y.double().mean()))
+    p, share = (torch.stack([1 - part, part], -1) for part in (p, share))
+    subject = classifier(p if is_useful else p[torch.randperm(NUM_ROWS, generator=generator)], y, p)
+    subject.classified = replace(subject.classified, baselines={"shares of the classes": classes(share, y)})
+    verdicts, line = judged(subject)
+    found = {verdict.short.partition(" (")[0]: verdict.level for verdict in verdicts}
+    if is_useful:
+        assert found["“b” rarely reaches 50 %: use the probabilities, or a lower threshold"] == "note"
+        assert line.startswith("Usable, with notes. ")
+    else:
+        assert found["mostly misses “b”"] == "problem"
+    flagged = accuracy_section(subject).values["of_two"]["flagged"]
+    chosen = subject.classified.prediction.probs[:, 1].argsort(descending=True)[: NUM_ROWS // 20]
+    hits = float(y[chosen].sum())
+    assert flagged[0][0] == 0.05
+    assert flagged[0][3:] == pytest.approx((hits / float(y.sum()), hits / len(chosen)))
 
 
 def test_two_classes_have_the_auroc_and_the_average_precision_of_the_rarer_class():

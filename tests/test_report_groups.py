@@ -51,7 +51,9 @@ def test_few_rows_that_are_too_few_by_quarter_are_judged_together():
     group = {"rows": 15, "predicted": 1.0, "error": (1.5, 0.2), "ratio": 1.5, "limits": (0.4, 1.6)}
     verdict = of_groups([group] * 4)
     assert (verdict.level, verdict.short) == ("note", "predicted sd too small")
-    assert verdict.text.endswith(": RMSE / predicted sd is 1.50, and chance allows 0.74 to 1.26.")
+    assert verdict.text.partition(": ")[2].startswith(
+        "RMSE / predicted sd is 1.50, and chance allows 0.74 to 1.26. For "
+    )
     verdict = of_groups([{**group, "error": (1.1, 0.2), "ratio": 1.1}] * 4)
     assert verdict.word == "unclear"
     assert verdict.text.endswith("RMSE / predicted sd is 1.10, and chance allows 0.74 to 1.26.")
@@ -102,11 +104,17 @@ def test_few_rows_do_not_say_whether_probabilities_are_calibrated_or_a_class_is_
 def test_residuals_stand_between_lines_at_two_predicted_deviations():
     found = regressed().regressed
     ax = intervals_section(Measured(regressed=found)).values["picture"].ax
-    lines = [line for line in ax.lines if len(line.get_xdata()) == 200]
+    lines = [line for line in ax.lines if line.get_linestyle() == "--"]
     assert [line.get_ydata()[-1] / line.get_xdata()[-1] for line in lines] == [2, -2]
     sd = found.prediction.total[:, 0].sqrt()
     assert [lines[0].get_xdata()[end] for end in (0, -1)] == pytest.approx([float(sd.min()), float(sd.max())])
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["± 2 predicted sd"]
+    assert next(text.get_text() for text in ax.get_legend().get_texts()) == "± 2 predicted sd"
+    y = found.y.clone()
+    y[3] = 1e6  # far from all others
+    far = Measured(regressed=replace(found, y=y))
+    for picture in (intervals_section(far).values["picture"], errors_section(far).values["pictures"][0]["address"]):
+        assert picture.ax.get_ylim()[1] < 1e3
+        assert "beyond the axes" in [text.get_text() for text in picture.ax.get_legend().get_texts()]
 
 
 def test_the_cards_name_the_target_and_units_and_intervals_have_one_level():

@@ -102,8 +102,8 @@ def test_what_cannot_be_predicted_is_said_to_be_so(pyro_bnn, table):  # noqa: F8
 def test_classes(pyro_bnn, table):  # noqa: F811
     page, printed = report(pyro_bnn, table, "kind")
     assert "of 80 test rows are right" in printed
-    assert "Balanced accuracy of kind" in page.words
-    assert "Confusion matrix" in page.words
+    assert "AUROC of “" in page.words
+    assert "” is most probable" in page.words
     assert "<up>" in page.words
     assert "Unknown images" not in page.words
 

@@ -41,6 +41,15 @@ def with_trees(mean):
     return Measured(regressed=replace(found, baselines={**found.baselines, TREES: trees}))
 
 
+def test_a_linear_model_with_smaller_errors_is_named_instead_of_trees():
+    subject = with_trees(regressed().regressed.prediction.mean)
+    found = subject.regressed
+    better = replace(found.prediction, mean=found.y + 0.5 * (found.prediction.mean - found.y))
+    subject = Measured(regressed=replace(found, baselines={**found.baselines, LINEAR: better}))
+    assert verdict_on(errors_section(subject), "Linear regression of").changes == {"hidden": ""}
+    assert not any(verdict.rule.startswith("Trees of") for verdict in errors_section(subject).verdicts)
+
+
 @pytest.mark.parametrize(
     ("share", "level", "text"),
     [

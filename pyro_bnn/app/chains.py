@@ -217,10 +217,11 @@ def in_plain_words(posterior: MCMCPosterior) -> str:
         return "many steps of the sampler failed"
     if posterior.modes is None:
         return "too few draws to check the sampler"
+    count = posterior.modes.unexplored.partition(" to explore")[0]
     if need_time(posterior.modes, posterior.status):
-        return f"the chains are too short: {MAY_CHANGE}"
+        return f"{count}: {MAY_CHANGE}"
     if are_short(posterior.modes):
-        return f"some chains are short, but {HARDLY}"
+        return f"{count}, but {HARDLY}"
     return f"the sampler {'would need longer to be exact' if posterior.status.remedy else 'ran long enough'}"
 
 

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from ...scores.uncertainty import ClassificationPrediction, Prediction, Regressi
 from ..numbers import in_series
 from ..own.arrays import input_name
 from .scores import scores_of
-from .trained import LINEAR, Trained
+from .trained import LINEAR, SMALLEST, Trained
 
 MOST_ROWS = 500  # largest number of test rows to predict, chosen at random
 MOST_COLUMNS = 50  # with more columns, the table would take long and be hard to read
@@ -26,11 +27,10 @@ class Driver:
     """Scores of predictions for the test rows, after the values of one column are shuffled among these rows."""
 
     name: str  # of the column
-    score: float  # the RMSE; for classes, the accuracy
+    score: float  # the RMSE; for classes, the NLL
     epistemic: float  # mean epistemic sd; for classes, mean mutual information
     moved: float  # change of the predictions: of their means, divided by the target's scale, or of their probabilities
-    score_error: float = 0.0  # standard error of the score, over the permutations
-    epistemic_error: float = 0.0
+    error: float = 0.0  # standard error of the rise of the score, over test rows and permutations
     varies: bool = True  # False if the column has one value in the test rows, so that shuffling changes nothing
 
 
@@ -71,32 +71,42 @@ def drivers_of(run: Trained) -> Drivers | None:
         )
 
     before, scale = predicted(x), run.rows.facts.target.scale
-    drivers = []
+    losses, epistemic = _measured(before, y, scale)
+    is_class, drivers = run.rows.facts.target.is_class, []
     for name, inputs in columns.items():
         found = []
         for _ in range(NUM_PERMUTATIONS):
             permuted = x.clone()
             permuted[:, inputs] = x[torch.randperm(len(x), generator=generator), inputs]
             after = predicted(permuted)
-            found.append([*_measured(after, y, scale), _change(before, after)])
+            found.append((*_measured(after, y, scale), _change(before, after)))
         varies = bool((x[:, inputs] != x[0, inputs]).any())
-        effects = torch.tensor(found)  # (permutations, 3)
-        score, epistemic, moved = effects.mean(0).tolist()
-        its_error, error, _ = (effects.std(0) / NUM_PERMUTATIONS**0.5).tolist()
-        drivers.append(Driver(name, score, epistemic, moved, its_error, error, varies))
-    sign = 1 if run.rows.facts.target.is_class else -1  # the accuracy falls, and the RMSE rises
-    drivers.sort(key=lambda driver: (sign * driver.score, -driver.moved))
-    return Drivers(*_measured(before, y, scale), drivers)
+        shuffled = torch.stack([each for each, _, _ in found]).mean(0)  # (N,)
+        score = _score(shuffled, is_class=is_class)
+        error = float((shuffled - losses).std()) / len(x) ** 0.5
+        error /= 1 if is_class or not score else 2 * score  # of the root of a mean
+        doubt, moved = (fmean(effects) for effects in zip(*(each[1:] for each in found), strict=True))
+        drivers.append(Driver(name, score, doubt, moved, error, varies))
+    drivers.sort(key=lambda driver: (-driver.score, -driver.moved))
+    return Drivers(_score(losses, is_class=is_class), epistemic, drivers)
 
 
-def _measured(prediction: Prediction, y: Tensor, scale: Sequence[float]) -> tuple[float, float]:
-    """Return the RMSE and the mean epistemic sd; for classes, the accuracy and the mean mutual information."""
+def _score(losses: Tensor, *, is_class: bool) -> float:
+    return float(losses.mean() if is_class else losses.mean().sqrt())
+
+
+def _measured(prediction: Prediction, y: Tensor, scale: Sequence[float]) -> tuple[Tensor, float]:
+    """Return each row's squared error and the mean epistemic sd; for classes, each NLL and the mean mutual information.
+
+    The first has the shape (N,).
+    """
     if isinstance(prediction, ClassificationPrediction):
-        return float((prediction.labels == y).double().mean()), float(prediction.epistemic.mean())
+        probs = prediction.probs.double().gather(-1, y[:, None])[:, 0]
+        return -probs.clamp_min(SMALLEST).log(), float(prediction.epistemic.mean())
     found = prediction.as_kind(RegressionPrediction)
     unit = found.mean.new_tensor(scale)
     errors = (found.mean - y.reshape(found.mean.shape)) * unit
-    return float(errors.square().mean().sqrt()), float((found.epistemic.sqrt() * unit).mean())
+    return errors.double().square().mean(-1), float((found.epistemic.sqrt() * unit).mean())
 
 
 def _change(before: Prediction, after: Prediction) -> float:

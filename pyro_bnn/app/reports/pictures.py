@@ -73,6 +73,28 @@ def panels(columns: int, height: float) -> Any:
         return plotting.new_axes(1, columns, size=("column", height))[0]
 
 
+def kept_by(values: Tensor) -> tuple[float, float]:
+    """Return limits of an axis that leave out far values, which would squeeze all others.
+
+    A value is far if it is beyond the middle 90 % of the values by more than the width of this range.
+    """
+    low, high = values.double().quantile(values.new_tensor([0.05, 0.95], dtype=torch.double)).tolist()
+    width = high - low
+    return max(float(values.min()), low - width), min(float(values.max()), high + width)
+
+
+def cut_axes(ax: Any, x: Tensor, y: Tensor, x_limits: tuple[float, float], y_limits: tuple[float, float]) -> None:
+    """Limit the axes, and mark points beyond the limits at the edge."""
+    near_x, near_y = x.clamp(*x_limits), y.clamp(*y_limits)
+    is_far = (near_x != x) | (near_y != y)
+    for (low, high), limit in ((x_limits, ax.set_xlim), (y_limits, ax.set_ylim)):
+        margin = 0.05 * (high - low)
+        if margin:
+            limit(low - margin, high + margin)
+    if is_far.any():
+        ax.plot(near_x[is_far], near_y[is_far], "x", markersize=5, color="black", label="beyond the axes")
+
+
 def observed_against_predicted(
     mean: Tensor, y: Tensor, low: Tensor, high: Tensor, *, name: str, level: float
 ) -> tuple[Any, int]:
@@ -81,7 +103,8 @@ def observed_against_predicted(
     Return the axes, and the number of rows in the plot.
     """
     chosen = mean.argsort()[torch.linspace(0, len(mean) - 1, min(len(mean), MOST_DRAWN)).long()]
-    middle, lower, upper, observed = (part[chosen].cpu().numpy() for part in (mean, low, high, y))
+    parts = [part[chosen].detach().cpu() for part in (mean, low, high, y)]
+    middle, lower, upper, observed = (part.numpy() for part in parts)
     ax = panel(3.2)
     is_inside = (lower <= observed) & (observed <= upper)
     ax.vlines(middle, lower, upper, color="0.6", linewidth=0.8, alpha=0.7, label=f"{percent(level, 0)} interval")
@@ -93,6 +116,7 @@ def observed_against_predicted(
     ends = [float(mean.min()), float(mean.max())]
     ax.plot(ends, ends, "k--", linewidth=1, label="predicted mean")
     ax.set(xlabel=f"predicted mean of {name}", ylabel=f"observed {name}")
+    cut_axes(ax, parts[0], parts[3], kept_by(parts[0]), kept_by(torch.cat(parts)))
     with plotting.style():
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)  # above the data instead of over them
     return ax, len(chosen)

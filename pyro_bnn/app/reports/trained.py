@@ -30,6 +30,7 @@ from ..datasets import Dataset
 P = TypeVar("P", bound=Prediction)
 MOST_ALONE = 50  # heuristic: draws that are scored alone; the standard error of their mean is a seventh of their sd
 TREES = "gradient-boosted trees"  # a baseline that is compared by its errors only
+SHARES_OF_CLASSES = "shares of the classes"  # a baseline that ignores the inputs
 LINEAR = "linear regression"  # the linear baseline for numbers
 MOST_NUMBERS = 4_000_000  # heuristic: inputs (rows times columns) to which linear methods are fitted in about a second
 MOST_COLUMNS = 2_000  # heuristic: for linear regression with standard deviations, which need a matrix of this size
@@ -37,6 +38,7 @@ MOST_HISTOGRAMS, MOST_TREE_NUMBERS = 100, 1_000_000
 """Heuristic: trees are fitted only if columns * outputs is at most `MOST_HISTOGRAMS`, and rows * columns * outputs is
 at most `MOST_TREE_NUMBERS`. The fit then takes a second or two."""
 
+FEWEST_FOR_TREES = 100  # training rows; each leaf needs 20, so with few rows trees hardly differ from a guess
 SMALLEST = 1e-12  # probability, rate or sd of a baseline, so that its NLL is finite
 
 
@@ -50,10 +52,11 @@ def baselines_of(data: Dataset, *, is_count: bool = False) -> dict[str, Predicti
     x, x_test = (part.flatten(1).double().cpu().numpy() for part in (data.x_train[chosen], data.x_test))
     y, y_test = data.y_train[chosen].cpu(), data.y_test.cpu()
     num_outputs = max(len(data.classes) if len(data.classes) > 2 else 1, *y.shape[1:], 1)
-    has_trees = x.shape[1] * num_outputs <= MOST_HISTOGRAMS and x.size * num_outputs <= MOST_TREE_NUMBERS
+    has_trees = len(x) >= FEWEST_FOR_TREES
+    has_trees &= x.shape[1] * num_outputs <= MOST_HISTOGRAMS and x.size * num_outputs <= MOST_TREE_NUMBERS
     if data.facts.target.is_class:
         shares = torch.bincount(data.y_train.cpu(), minlength=len(data.classes)).double() / len(data.y_train)
-        log_probs = {"shares of the classes": shares.log().expand(len(x_test), -1)}
+        log_probs = {SHARES_OF_CLASSES: shares.log().expand(len(x_test), -1)}
         if len(y.unique()) == len(data.classes):
             fitted = LogisticRegression(max_iter=1000).fit(x, y.numpy())
             log_probs["logistic regression"] = torch.from_numpy(fitted.predict_proba(x_test)).clamp_min(SMALLEST).log()

@@ -13,12 +13,14 @@ from ...numbers import number, percent, together, with_error
 from ...runs import is_chains
 from .calibration import calibrated_section, calibration_section
 from .chains import chains_section
-from .classifier import accuracy_section, examples_section, unknown_section
+from .classifier import accuracy_section, unknown_section
 from .columns import data_section
 from .drivers import drivers_section, surprises_section
+from .examples import examples_section
 from .fit import (
     about_section,
     configuration_section,
+    longer,
     of_temperature,
     training_command,
     training_section,
@@ -62,6 +64,9 @@ def verdicts_on(subject: Subject) -> tuple[Headline, list[Verdict], list[Section
     changes: dict[str, Any] = {}
     for name, value in (item for verdict in verdicts for item in verdict.changes.items()):
         changes[name] = max(value, changes.get(name, value)) if name == "time_limit" else value
+    if verdicts and not changes and usability(verdicts) == "not usable" and verdicts[0].about != "fit":
+        changes = longer(subject)
+        verdicts[0] = replace(verdicts[0], changes=changes)
     is_known = bool(changes and subject.asked)  # one command, since each of several would lack some changes
     command = training_command(subject, "2", changes) if is_known else ""
     verdicts = [replace(verdict, command=command) if verdict.changes else verdict for verdict in verdicts]

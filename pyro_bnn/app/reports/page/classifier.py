@@ -1,4 +1,4 @@
-"""The report's sections on a classifier: accuracy, unknown images, and examples."""
+"""The report's sections on a classifier: accuracy and unknown images."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ from ...._core.summary import counted
 from ....results import plotting
 from ....scores import metrics
 from ....scores.uncertainty import ClassificationPrediction
-from ...numbers import in_series, percent, with_error
-from ..pictures import Drawing, panel, pixels
-from ..trained import TREES, Alone
-from .section import Level, Section, Tile, Verdict, judged, wilson
+from ...numbers import in_series, number, percent, with_error
+from ..pictures import Drawing, panel
+from ..trained import SHARES_OF_CLASSES, TREES, Alone
+from .section import Level, Section, Tile, Verdict, judged, sentence, wilson
 from .subject import Classified, Subject
 from .verdicts import (
     IN_A_SENTENCE,
@@ -27,14 +27,16 @@ from .verdicts import (
     WEAK,
     best_of,
     density_tile,
+    log_density,
     mean_and_error,
-    of_trees,
+    of_others,
     of_ways,
     scores_of_ways,
     ways_of,
 )
 
 MOST_CLASSES = 20  # of more, only those of lowest recall are listed, without a confusion matrix
+FLAGGED = (0.05, 0.1, 0.2)  # of the test rows: those in which the rarer of two classes is most probable
 SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)  # of the test rows that the network classifies; a human gets the least certain ones
 MISSED, FOUND, BEHIND = 0.5, 0.75, 0.1
 """Heuristic: a class is mostly missed if the 90 % interval of its recall lies below `MISSED`. The recall of a class is
@@ -45,7 +47,6 @@ USEFUL, POSSIBLE = 0.7, 0.6  # heuristic: areas under the ROC curve for errors t
 SHOWN_SCORES = ("entropy", "mutual information")  # in pictures, for known and unknown images
 HEADLINE = "entropy"  # the judged score, chosen before any data were seen: the best of several would look too good
 NOTICED, PARTLY = 0.9, 0.75  # heuristic: areas under the ROC curve for unknown images, noticed or partly
-SHOWN_IMAGES, MOST_VOTED = 2, 4  # images of each kind, and classes beside an image
 
 
 def accuracy_section(subject: Subject) -> Section | None:
@@ -61,8 +62,9 @@ def accuracy_section(subject: Subject) -> Section | None:
     is_right, matrix = labels == y, confusion_matrix(y, labels, labels=range(len(found.classes)))
     num_right, num_rows = int(is_right.sum()), len(y)
     accuracy, (low, high) = num_right / num_rows, wilson(num_right, num_rows)
-    classes, certainty = _by_class(found.classes, matrix), _by_certainty(found.prediction.total.cpu(), is_right)
-    balanced = mean(row["recall"] for row in classes)
+    classes, certainty = _by_class(found, matrix), _by_certainty(found.prediction.total.cpu(), is_right)
+    tested, of_two = [row for row in classes if row["rows"]], _of_two(found)
+    balanced = mean(row["recall"] for row in tested)
     name, baseline = best_of(found.baselines)
     is_baseline_right = (baseline.labels.cpu() == y).double()
     gain, error = mean_and_error(is_right.double() - is_baseline_right)
@@ -74,24 +76,29 @@ def accuracy_section(subject: Subject) -> Section | None:
         detection.append(_of_error_detection(found.prediction, is_right, found.noun))
     verdicts = [
         _of_accuracy(found, num_right),
-        _of_recall(classes, accuracy),
+        _of_recall(tested, accuracy),
         *of_ways(found, name, baseline, points=points, lead=(gain, error), score="accuracy"),
-        *of_trees(found),
+        *of_others(found),
         *detection,
     ]
     is_useful = any(verdict.level == "good" for verdict in detection)
-    listed = sorted(classes, key=lambda row: row["recall"])[:MOST_CLASSES] if len(classes) > MOST_CLASSES else classes
+    listed = sorted(tested, key=lambda row: row["recall"])[:MOST_CLASSES] if len(classes) > MOST_CLASSES else classes
+    overall = Tile(f"Balanced accuracy{of}", percent(balanced), "mean share of each class that is found")
+    order = "" if of_two is None else f"AUROC {of_two['auroc']:.2f}, "
+    if of_two is not None:
+        remark = "chance that a row of this class has a higher probability of it than another row"
+        overall = Tile(f"AUROC of “{of_two['class']}”", f"{of_two['auroc']:.3f}", remark)
     return Section(
         "Accuracy",
         "accuracy.html",
         {
             "found": found,
             "scores": scores_of_ways(found),
-            "of_two": _of_two(found),
+            "of_two": of_two,
             "has_trees": TREES in found.baselines,
             "classes": listed,
             "are_all_listed": len(listed) == len(classes),
-            "matrix": matrix if len(found.classes) <= MOST_CLASSES else None,
+            "matrix": matrix if of_two is None and len(found.classes) <= MOST_CLASSES else None,
             "certainty": certainty,
         },
         tuple(verdicts),
@@ -101,10 +108,10 @@ def accuracy_section(subject: Subject) -> Section | None:
                 percent(accuracy),
                 f"of {num_rows:,} {found.test_name}; 90 % interval {percent(low)} to {percent(high)}",
             ),
-            Tile(f"Balanced accuracy{of}", percent(balanced), "mean share of each class that is found"),
+            overall,
             density_tile(found, name, baseline, of=of, noun=found.noun),
         ),
-        usable=f"{percent(accuracy)} right ({IN_A_SENTENCE.get(nearest, nearest)}: {percent(shares[nearest])})"
+        usable=f"{order}{percent(accuracy)} right ({IN_A_SENTENCE.get(nearest, nearest)}: {percent(shares[nearest])})"
         f"{_deferred(accuracy, certainty if is_useful else (), found.noun)}",
     )
 
@@ -126,24 +133,47 @@ def _of_two(found: Classified) -> dict[str, Any] | None:
         return dict(zip(("auroc", "precision"), found, strict=True))
 
     rows = [way.mean(measured) if isinstance(way, Alone) else measured(way) for way in ways_of(found).values()]
-    return {"class": found.classes[rarer], "rows": [tuple(row.values()) for row in rows]}
+    p, flagged = found.prediction.probs[:, rarer].cpu(), []
+    order = p.argsort(descending=True)
+    for share in FLAGGED:
+        chosen = order[: max(1, round(share * len(order)))]
+        hits = int(is_rarer[chosen].sum())
+        flagged.append((share, len(chosen), float(p[chosen[-1]]), hits / counts[rarer], hits / len(chosen)))
+    return {
+        "class": found.classes[rarer],
+        "auroc": measured(found.prediction)["auroc"],
+        "rows": [tuple(row.values()) for row in rows],
+        "flagged": flagged,
+    }
 
 
-def _by_class(classes: Sequence[str], matrix: np.ndarray) -> list[dict[str, Any]]:
-    """Return the recall, the precision and the most frequent confusion of each class among the test rows."""
+def _by_class(found: Classified, matrix: np.ndarray) -> list[dict[str, Any]]:
+    """Return the recall, the precision, the AUROC and the most frequent confusion of each class."""
     hits, rows, predicted = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
     wrong = matrix - np.diag(hits)
     return [
         {
-            "name": classes[i],
+            "name": name,
             "rows": int(rows[i]),
             "hits": int(hits[i]),
-            "recall": float(hits[i] / rows[i]),
+            "recall": float(hits[i] / rows[i]) if rows[i] else math.nan,
             "precision": float(hits[i] / predicted[i]) if predicted[i] else math.nan,
-            "mistake": f"{classes[wrong[i].argmax()]} ({wrong[i].max()})" if wrong[i].any() else "none",
+            "area": _area(found, i) if 0 < rows[i] < len(found.y) else (math.nan, math.nan),
+            "mistake": f"{found.classes[wrong[i].argmax()]} ({wrong[i].max()})" if wrong[i].any() else "none",
         }
-        for i in rows.nonzero()[0]
+        for i, name in enumerate(found.classes)
     ]
+
+
+def _area(found: Classified, label: int) -> tuple[float, float]:
+    """Return the AUROC of the probability of a class, for this class against all others, and its standard error."""
+    p, is_own = found.prediction.probs[:, label].detach().double().cpu(), found.y.cpu() == label
+    measured = metrics.ood_scores(p[~is_own], p[is_own])
+    return measured.auroc, measured.auroc_standard_error
+
+
+def _is_ranked(area: tuple[float, float]) -> bool:
+    return area[0] >= USEFUL and area[0] - NUM_ERRORS * area[1] > 0.5
 
 
 def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
@@ -170,28 +200,44 @@ def _deferred(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -
 
 
 def _of_accuracy(found: Classified, num_right: int) -> Verdict:
-    """Judge whether a classifier is better than a guess that always says the most frequent class."""
-    num_rows, shares = len(found.y), torch.bincount(found.y.cpu()).double() / len(found.y)
-    guess, often = float(shares.max()), found.classes[int(shares.argmax())]
+    """Judge whether a classifier is better than a guess that ignores the inputs.
+
+    Probabilities of a rare class can be useful although they rarely reach one half, so two classes are also judged by
+    the NLL and the AUROC.
+    """
+    num_rows, counts = len(found.y), torch.bincount(found.y.cpu(), minlength=len(found.classes))
+    guess, often = float(counts.max()) / num_rows, found.classes[int(counts.argmax())]
     accuracy, (low, high) = num_right / num_rows, wilson(num_right, num_rows)
     text = (
         f"{percent(accuracy)} of {num_rows:,} {found.test_name} are right (90 % interval {percent(low)} to "
         f"{percent(high)}); always saying “{often}” would be right for {percent(guess)}"
     )
+    is_informative, may_be, ranked = False, accuracy > guess, ""
+    if len(counts) == 2 and int(counts.min()) and SHARES_OF_CLASSES in found.baselines and low <= guess:
+        area = _area(found, int(counts.argmin()))
+        shares = log_density(found.baselines[SHARES_OF_CLASSES])
+        gain, error = mean_and_error(log_density(found.prediction) - shares)
+        is_informative = gain > NUM_ERRORS * error and area[0] - NUM_ERRORS * area[1] > 0.5
+        may_be = may_be or (gain > 0 and area[0] > 0.5)
+        scores = f"NLL {number(-float(shares.mean()) - gain)} against {number(-float(shares.mean()))}"
+        ranked = f"The probabilities say more than the shares of the classes ({scores}; AUROC {area[0]:.2f}). {text}."
     no_better = f"no better than always saying “{often}”"
     remain = f"{text}: the network avoids less than half of this guess's mistakes."
     chance = f"{text}: the difference may be chance."
     verdict = judged(
-        "unclear" if low <= guess < accuracy else "predictions",
+        "unclear" if low <= guess and may_be and not is_informative else "predictions",
         "Problem: the accuracy is not above the share of the most frequent class. Note: it is above, but its 90 % "
         f"interval reaches down to this share, or the network avoids less than {percent(WEAK, 0)} of the mistakes that "
-        "one makes by always saying this class.",
-        (accuracy <= guess, "problem", no_better, f"{text}: the network is no better. {NO_BETTER}"),
+        "one makes by always saying this class. Two classes are good without this if the NLL is lower than that of the "
+        f"shares of the classes, and the AUROC above 0.5, both by {NUM_ERRORS:g} standard errors.",
+        (is_informative, "good", "", ranked),
+        (not may_be, "problem", no_better, f"{text}: the network is no better. {NO_BETTER}"),
         (low <= guess, "note", f"better than always saying “{often}” only within chance", chance),
         (accuracy - guess < WEAK * (1 - guess), "note", "most of a guess's mistakes remain", remain),
         (True, "good", "", f"{text}."),
     )
-    return replace(verdict, rivals=(f"always saying “{often}”",) if low <= guess else ())
+    is_rival = low <= guess and not is_informative
+    return replace(verdict, rivals=(f"always saying “{often}”",) if is_rival else ())
 
 
 def _found(classes: Sequence[Mapping[str, Any]]) -> str:
@@ -201,9 +247,10 @@ def _found(classes: Sequence[Mapping[str, Any]]) -> str:
 def _of_recall(classes: Sequence[Mapping[str, Any]], accuracy: float) -> Verdict:
     lowest = min(classes, key=lambda row: row["recall"])
     limits = {f"“{row['name']}”": wilson(row["hits"], row["rows"])[1] for row in classes}
-    missed = [row for row in classes if limits[f"“{row['name']}”"] < MISSED]
+    seldom = [row for row in classes if limits[f"“{row['name']}”"] < MISSED]
+    missed = [row for row in seldom if not _is_ranked(row["area"])]
     in_short = ", ".join(f"“{row['name']}”" for row in missed)
-    others = [row for row in classes if row not in missed and row["recall"] < MISSED]
+    others = [row for row in classes if row not in seldom and row["recall"] < MISSED]
     behind = ", ".join(name for name, limit in limits.items() if limit < accuracy - BEHIND)
     name = f"“{lowest['name']}”"
     rarest = min(classes, key=lambda row: wilson(row["hits"], row["rows"])[0])
@@ -211,6 +258,14 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], accuracy: float) -> Verdict
     mostly = f"Mostly missed: {_found(missed)}."
     if others:
         mostly += f" Too few rows to tell about {_found(others)}."
+    areas = in_series([f"{row['area'][0]:.2f}" for row in seldom])
+    reached, use = "is the most probable class", "use the probabilities"
+    if len(classes) == 2:
+        reached, use = "reaches 50 %", f"{use}, or a lower threshold"
+    names = in_series([f"“{row['name']}”" for row in seldom])
+    rarely = f"{names} rarely {reached}"
+    found = in_series([f"{row['hits']} of {row['rows']} found" for row in seldom])
+    useful = f"{rarely} ({found}), but the order of the probabilities is useful (AUROC {areas}). {sentence(use)}."
     rarer = f"Found clearly less often than the others: {behind}; {numbers}."
     share, highest = percent(1 - lowest["recall"], 0), max(classes, key=lambda row: row["recall"])
     often = f"{share} of {name} are missed, and {percent(1 - highest['recall'], 0)} of “{highest['name']}”; {numbers}."
@@ -219,10 +274,18 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], accuracy: float) -> Verdict
     is_few = wilson(rarest["hits"], rarest["rows"])[0] < MISSED
     return judged(
         "predictions",
-        f"Problem: the 90 % interval of a class's recall lies below {percent(MISSED, 0)}. Note: such an interval lies "
-        f"more than {100 * BEHIND:.0f} points below the accuracy, or reaches below {percent(MISSED, 0)}, or the lowest "
+        f"Problem: the 90 % interval of a class's recall lies below {percent(MISSED, 0)}, and the AUROC of this class "
+        f"against the others is below {USEFUL:g}, or not above 0.5 by {NUM_ERRORS:g} standard errors. Note: only the "
+        "recall is low, or its interval lies "
+        f"more than {100 * BEHIND:.0f} points below the accuracy or reaches below {percent(MISSED, 0)}, or the lowest "
         f"recall is below {percent(FOUND, 0)}.",
-        (bool(missed), "problem", f"mostly misses {in_short}", f"{mostly} More training rows of them would help most."),
+        (
+            bool(missed),
+            "problem",
+            f"mostly misses {in_short}",
+            f"{mostly} More training rows of them, or a longer training, may help.",
+        ),
+        (bool(seldom), "note", f"{rarely}: {use}", useful),
         (bool(behind), "note", f"low recall of {behind}", rarer),
         (lowest["recall"] < MISSED, "note", f"too few rows of {name} to judge", few),
         (lowest["recall"] < FOUND, "note", f"misses {share} of {name}", often),
@@ -313,46 +376,3 @@ def _of_unknown(found: metrics.OODScores, where: str) -> Verdict:
         (area < NOTICED, "note", "unknown images only partly noticed", text.format("only partly noticed")),
         (True, "good", "", text.format("noticed")),
     )
-
-
-def examples_section(subject: Subject) -> Section | None:
-    """Make the section with examples of sure and unsure predictions of test images and of unknown images."""
-    found = subject.classified
-    if found is None or found.images is None:
-        return None
-    known, y = found.prediction, found.y.cpu()
-    is_right, order = known.labels.cpu() == y, known.total.cpu().argsort()
-    truth = [f"truly {found.classes[label]}" for label in y.tolist()]
-    groups = [
-        ("Surest, and right", known, found.images, order[is_right[order]], truth),
-        ("Surest, and wrong", known, found.images, order[~is_right[order]], truth),
-        ("Least certain", known, found.images, order.flip(0), truth),
-    ]
-    if found.evaluation.foreign is not None and found.unknown is not None:
-        foreign, name = found.evaluation.foreign, [f"unknown ({found.unknown_name})"] * len(found.unknown)
-        order = foreign.total.cpu().argsort()
-        groups += [
-            ("Unknown, and noticed best", foreign, found.unknown, order.flip(0), name),
-            ("Unknown, and noticed least", foreign, found.unknown, order, name),
-        ]
-    shown = [
-        (
-            title,
-            [_card(images[row], prediction, row, found.classes, names[row]) for row in rows[:SHOWN_IMAGES].tolist()],
-        )
-        for title, prediction, images, rows, names in groups
-    ]
-    return Section("Examples", "examples.html", {"groups": shown, "num_samples": known.num_samples})
-
-
-def _card(
-    grey: Tensor, prediction: ClassificationPrediction, row: int, classes: tuple[str, ...], truth: str
-) -> dict[str, Any]:
-    votes = prediction.votes[row].cpu()
-    order = votes.argsort(descending=True)[: min(MOST_VOTED, int((votes > 0).sum()))].tolist()
-    return {
-        "picture": pixels(grey),
-        "truth": truth,
-        "entropy": float(prediction.total[row]),
-        "votes": [(classes[label], int(votes[label]) / int(votes.sum())) for label in order],
-    }

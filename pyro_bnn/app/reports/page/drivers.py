@@ -1,7 +1,7 @@
 """The report's sections on columns that drive the predictions, and on rows that surprised the model."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pandas
@@ -17,7 +17,6 @@ from .verdicts import NUM_ERRORS, log_density
 
 MOST_SHOWN = 10  # largest number of columns in the picture and in the first table
 CLEAR = 0.2  # heuristic: share by which the epistemic uncertainty clearly changes
-HARDLY = 0.02  # heuristic: a column hardly matters if the RMSE rises, or the accuracy falls, by a smaller share
 LOWEST = 2.0  # height of the picture in inches, if there are few columns
 LONGEST = 20  # largest number of letters of a column's name in the picture
 
@@ -31,24 +30,25 @@ def drivers_section(subject: Subject) -> Section | None:
     varying = [] if found is None else [driver for driver in found.columns if driver.varies]
     if found is None or not varying:
         return None
-    doubtful = max(varying, key=lambda driver: driver.epistemic)  # the text may name it
-    shown = [driver for driver in varying if driver in (*varying[:MOST_SHOWN], doubtful)]
-    names = names_of(is_class=subject.classified is not None)
-    constant = [driver.name for driver in found.columns if not driver.varies]
+    measured = [driver for driver in varying if has_effect(found, driver)]
+    is_class = subject.classified is not None
+    names = names_of(is_class=is_class)
     values = {
         "score": names[0],
         "doubt": names[1],
-        "form": score_of(is_class=subject.classified is not None),
-        "cells": lambda driver: _cells(driver, is_class=subject.classified is not None),
+        "cells": lambda driver: [
+            with_error(driver.score - found.score, driver.error, "+"),
+            number(driver.epistemic),
+        ],
         "before": found,
-        "conclusion": conclusion_of(found, varying, is_class=subject.classified is not None),
-        "shown": shown,
-        "others": [driver for driver in varying if driver not in shown],
-        "num_columns": len(found.columns),
-        "constant": in_series(constant),
-        "num_constant": len(constant),
-        "picture": _bars(found, shown, names),
-        "has_doubt": has_doubt(found, shown),
+        "conclusion": conclusion_of(found, varying, is_class=is_class),
+        "shown": measured[:MOST_SHOWN],
+        "others": measured[MOST_SHOWN:],
+        "no_effect": in_series([driver.name for driver in varying if driver not in measured]),
+        "num_errors": NUM_ERRORS,
+        "constant": in_series([driver.name for driver in found.columns if not driver.varies]),
+        "picture": _bars(found, measured[:MOST_SHOWN], names) if measured else None,
+        "has_doubt": has_doubt(found, measured[:MOST_SHOWN]),
         "smallest_change": CLEAR,
         "num_permutations": NUM_PERMUTATIONS,
         "most_rows": MOST_ROWS,
@@ -56,23 +56,20 @@ def drivers_section(subject: Subject) -> Section | None:
     return Section("What drives the predictions", "drivers.html", values)
 
 
-def _cells(driver: Driver, *, is_class: bool) -> list[str]:
-    """Return the score and the epistemic uncertainty, each with its standard error over the permutations."""
-    score = with_error(driver.score, driver.score_error)
-    if is_class:
-        score = f"{100 * driver.score:.1f} ± {100 * driver.score_error:.1f} %"
-    return [score, with_error(driver.epistemic, driver.epistemic_error)]
+def has_effect(before: Drivers, driver: Driver) -> bool:
+    """Return whether shuffling a column raises the score by more than chance."""
+    return driver.score - before.score > NUM_ERRORS * driver.error
 
 
 def conclusion_of(before: Drivers, varying: Sequence[Driver], *, is_class: bool) -> str:
     """Say which column matters most, and which column raises the epistemic uncertainty most when it is shuffled."""
-    first, last = varying[0], max(varying, key=lambda driver: driver.epistemic)
-    (score, doubt), form = names_of(is_class=is_class), score_of(is_class=is_class)
-    verb, change = ("lowers", before.score - first.score) if is_class else ("raises", first.score - before.score)
-    said = f"The network relies most on {first.name}: shuffling it {verb} the {score} from {form(before.score)} to "
-    said = f"{said}{form(first.score)}."
-    if change < HARDLY * before.score:
-        said = f"No single column matters much: whichever is shuffled, the {score} hardly changes."
+    measured = [driver for driver in varying if has_effect(before, driver)]
+    last = max(varying, key=lambda driver: driver.epistemic)
+    score, doubt = names_of(is_class=is_class)
+    said = f"No single column has a measurable effect: whichever is shuffled, the {score} rises no more than by chance."
+    if measured:
+        said = f"The network relies most on {measured[0].name}: shuffling it raises the {score} from "
+        said = f"{said}{number(before.score)} to {number(measured[0].score)}."
     if last.epistemic < (1 + CLEAR) * before.epistemic:
         return said
     return (
@@ -83,12 +80,7 @@ def conclusion_of(before: Drivers, varying: Sequence[Driver], *, is_class: bool)
 
 def names_of(*, is_class: bool) -> tuple[str, str]:
     """Return the names of the score, and of the number that measures the epistemic uncertainty."""
-    return ("accuracy", "mutual information") if is_class else ("RMSE", "epistemic sd")
-
-
-def score_of(*, is_class: bool) -> Callable[[float], str]:
-    """Return the function that formats the score."""
-    return percent if is_class else number
+    return ("NLL", "mutual information") if is_class else ("RMSE", "epistemic sd")
 
 
 def _short(text: str, most: int) -> str:
@@ -97,10 +89,7 @@ def _short(text: str, most: int) -> str:
 
 def has_doubt(before: Drivers, drivers: Sequence[Driver]) -> bool:
     """Return whether the epistemic uncertainty changes clearly after some column is shuffled."""
-    return any(
-        abs(driver.epistemic - before.epistemic) > max(NUM_ERRORS * driver.epistemic_error, CLEAR * before.epistemic)
-        for driver in drivers
-    )
+    return any(abs(driver.epistemic - before.epistemic) > CLEAR * before.epistemic for driver in drivers)
 
 
 def _bars(before: Drivers, drivers: Sequence[Driver], labels: tuple[str, str]) -> Drawing:
@@ -109,9 +98,9 @@ def _bars(before: Drivers, drivers: Sequence[Driver], labels: tuple[str, str]) -
     axes = panels(len(shown), max(LOWEST, 0.8 + 0.26 * len(drivers)))
     names = [_short(driver.name, LONGEST) for driver in drivers]
     for ax, color, kind, label in zip(axes, (0, 1), shown, labels, strict=False):
-        values, errors = ([getattr(driver, name) for driver in drivers] for name in (kind, f"{kind}_error"))
         start = getattr(before, kind)
-        sizes = [value - start for value in values]
+        sizes = [getattr(driver, kind) - start for driver in drivers]
+        errors = [driver.error for driver in drivers] if kind == "score" else None
         ax.barh(range(len(drivers)), sizes, 0.7, start, xerr=errors, ecolor="0.35", color=plotting.PALETTE[color])
         ax.axvline(start, color="black", linewidth=1, linestyle="--")
         left, right = ax.get_xlim()

@@ -23,7 +23,7 @@ from ....results import plotting, pruning
 from ...chains import OF_NET
 from ...config import RunConfig, option_of, settings
 from ...numbers import percent
-from ...remedies import MORE, MORE_EPOCHS, TOO_EARLY, limit_in
+from ...remedies import MORE, MORE_EPOCHS, TOO_EARLY, limit_in, longer_limit
 from ...runs import cut_short, is_chains
 from ...starting import NUM_STEPS, VARIATIONAL, method_for
 from ..pictures import Drawing, panel
@@ -283,6 +283,15 @@ def training_command(subject: Subject, ending: str, changes: Mapping[str, Any] |
     options = [part for name, value in asked.items() if value is not None for part in _option(name, value)]
     run = subject.run.with_name(f"{subject.run.name}-{ending}")
     return shlex.join(["pyro-bnn", "train", config.dataset, *options, "--out", str(run)])
+
+
+def longer(subject: Subject) -> dict[str, Any]:
+    """Return the settings of a longer training."""
+    posterior = subject.posterior
+    if is_chains(posterior):
+        limit = longer_limit(subject.config, posterior.seconds)
+        return {"time_limit": limit} if limit else {}
+    return {"epochs": max(MORE * len(posterior.history.epochs), FEWEST_EPOCHS)}
 
 
 def _option(name: str, value: object) -> list[str]:

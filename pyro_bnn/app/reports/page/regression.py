@@ -17,7 +17,7 @@ from ....scores import metrics
 from ...config import LEVEL
 from ...numbers import in_series, number, percent, with_error
 from ..calibrated import CHANCE, COARSE, COARSE_RATIO, BeforeAndAfter, limits_by_chance, promised_by
-from ..pictures import Drawing, observed_against_predicted, panel
+from ..pictures import Drawing, cut_axes, kept_by, observed_against_predicted, panel
 from ..scores import LEVELS, of_counts
 from ..trained import TREES
 from .hints import of_bias, of_leak, of_negative
@@ -31,7 +31,7 @@ from .verdicts import (
     best_of,
     density_tile,
     mean_and_error,
-    of_trees,
+    of_others,
     of_ways,
     scores_of_ways,
 )
@@ -61,7 +61,7 @@ def errors_section(subject: Subject) -> Section | None:
     verdicts = [
         _of_errors(squared, guessed),
         *of_ways(found, name, baseline, points=points, lead=(gain, error), score="RMSE"),
-        *of_trees(found),
+        *of_others(found),
         *of_leak(found),
         *of_bias(found),
     ]
@@ -137,7 +137,7 @@ def intervals_section(subject: Subject) -> Section | None:
         return None
     rows = [_coverage(found, level) for level in LEVELS]
     groups, ranking = ranking_of(found, seed=subject.seed)
-    of_sds, is_few = of_groups(groups), len(found.y) < FEWEST
+    of_sds, is_few = of_groups(groups, is_calibrated=found.calibration is not None), len(found.y) < FEWEST
     of_widths = _of_intervals(rows, len(found.y), found.before_and_after, subject.config.calibrate)
     is_known = is_few or of_widths.is_named  # whether another verdict says that sds are wrong, or that rows are few
     verdicts = [
@@ -226,7 +226,7 @@ def _of_intervals(
     few = (
         f"Too few rows to judge the intervals: on {num_rows} test rows{others}, chance gives "
         f"{percent(level['limits'][0])} to {percent(level['limits'][1])} for {percent(level['promised'], 0)} "
-        f"(share inside: {numbers})."
+        f"(share inside{' after calibration' if own else ''}: {numbers})."
     )
     is_cautious = len(wrong) < len(rows) and all(miss > 0 for miss in misses)
     verdict = judged(
@@ -292,8 +292,11 @@ def _overall(groups: Sequence[Mapping[str, Any]]) -> tuple[float, tuple[float, f
     return root / predicted, _limits(max(error / predicted, 1 / math.sqrt(2 * num_rows)))
 
 
-def of_groups(groups: Sequence[Mapping[str, Any]]) -> Verdict:
-    """Judge whether RMSE / predicted sd is close to 1, first over all rows, and then in each group of rows."""
+def of_groups(groups: Sequence[Mapping[str, Any]], *, is_calibrated: bool = False) -> Verdict:
+    """Judge whether RMSE / predicted sd is close to 1, first over all rows, and then in each group of rows.
+
+    `is_calibrated` says whether the intervals are calibrated; the sd never is.
+    """
     sides = {
         "large": [group for group in groups if group["ratio"] < group["limits"][0]],
         "small": [group for group in groups if group["ratio"] > group["limits"][1]],
@@ -307,18 +310,22 @@ def of_groups(groups: Sequence[Mapping[str, Any]]) -> Verdict:
     off = [f"too {side} in {len(wrong)} of {len(groups)}" for side, wrong in sides.items() if wrong]
     where = f"{' and '.join(off)} quarters of the rows"
     ratios = in_series([format(group["ratio"], ".2f") for group in groups])
-    uneven = f"The predicted sd is {where}: RMSE / predicted sd is {ratios}, from the surest rows to the least sure."
+    sd, remedy = "predicted sd", "For intervals that do not depend on its size, train with --calibrate 0.2."
+    if is_calibrated:
+        sd, remedy = "predicted sd (not calibrated)", "The calibrated intervals do not depend on its size."
+    uneven = f"The {sd} is {where}: RMSE / predicted sd is {ratios}, from the surest rows to the least sure."
     few = f"{sentence(untold)}{' in each quarter of them' * (len(groups) > 1)}."
-    return judged(
+    verdict = judged(
         "uncertainty",
         f"Note: over all rows, or in some quarter of the rows, RMSE / predicted sd differs from 1 by more than "
         f"{SMALL_RATIO:g}, and by more than right sds do in {percent(CHANCE, 0)} of the cases. Another note: these may "
         f"differ by more than {COARSE_RATIO:g} in some quarter, so that the rows are too few to tell.",
-        (is_even, "note", f"predicted sd too {side}", f"The predicted sd is too {side}: {found}."),
-        (bool(off), "note", f"predicted sd {where}", uneven),
+        (is_even, "note", f"{sd} too {side}", f"The {sd} is too {side}: {found}. {remedy}"),
+        (bool(off), "note", f"{sd} {where}", f"{uneven} {remedy}"),
         (is_few, "note", untold, f"{few} Over all rows, {found}."),
         (True, "good", "", f"The sizes of the predicted sd are right within chance: {found}."),
     )
+    return replace(verdict, is_named=is_even)
 
 
 def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
@@ -371,12 +378,11 @@ def _residuals(found: Regressed) -> Drawing:
     ax = panel(3.1)
     ax.plot(scale.numpy(), residual.numpy(), "o", markersize=3, color=plotting.PALETTE[0], alpha=0.6)
     ax.axhline(0, color="black", linewidth=1, linestyle="-")
-    grid = np.linspace(float(scale.min()), float(scale.max()), 200)  # curves on a logarithmic axis
+    grid = np.array([float(scale.min()), float(scale.max())])
     for sign, label in ((2, "± 2 predicted sd"), (-2, None)):
         ax.plot(grid, sign * grid, color=plotting.PALETTE[1], linewidth=1, linestyle="--", label=label)
-    with plotting.style():
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1))  # above the data
     ax.set(xlabel=f"predicted sd of {name}", ylabel=f"observed minus predicted {name}")
-    if float(scale.max()) > 20 * float(scale.median()) > 0:
-        ax.set_xscale("log")
+    cut_axes(ax, scale, residual, kept_by(scale), kept_by(residual))
+    with plotting.style():
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)  # above the data
     return Drawing(ax)

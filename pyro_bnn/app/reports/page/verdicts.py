@@ -10,7 +10,7 @@ from torch import Tensor
 from ....scores.uncertainty import Prediction
 from ...numbers import in_series, number, percent, with_error
 from ..calibrated import COARSE, COARSE_RATIO
-from ..trained import LINEAR, TREES, Alone
+from ..trained import LINEAR, SHARES_OF_CLASSES, TREES, Alone
 from .section import FEWEST, About, Level, Tile, Verdict, in_order, judged, sentence
 from .subject import Classified, Regressed
 
@@ -22,7 +22,7 @@ WEAK = 0.5  # heuristic: a weak network avoids less than this share of a guess's
 NO_BETTER = "Check the target and the columns; more rows or a longer training may help."  # the remedy
 UNTOLD = "too few rows to tell whether better than"
 LINEAR_ONES = (LINEAR, "logistic regression")  # baselines that are linear models
-IN_A_SENTENCE = {name: f"the {name}" for name in ("mean of the targets", "shares of the classes")}  # guesses
+IN_A_SENTENCE = {name: f"the {name}" for name in ("mean of the targets", SHARES_OF_CLASSES)}  # guesses
 
 
 def log_density(prediction: Prediction | Alone[Any]) -> Tensor:
@@ -92,7 +92,7 @@ def of_baseline(
     is_beaten = gain < 0 and not is_tied
     where = f" in NLL, not clearly in {unbeaten}" if unbeaten else ""
     lead = f"{sentence(name)} {'has the lower NLL' if unbeaten else 'predicts better'}"
-    beats = f"{lead}: NLL {number(-theirs)}, this run {number(-own)} ({points})."
+    beats = f"{lead}: {'' if unbeaten else 'NLL '}{number(-theirs)}, this run {number(-own)} ({points})."
     remedy = f"Use {name}, or train longer or on more rows."
     better, by_guess = [name], f"{number(-own)} against {number(-theirs)}"
     if guess is not None and guess[1] > own:
@@ -185,21 +185,31 @@ def of_rivals(verdicts: Sequence[Verdict]) -> list[Verdict]:
         short=", ".join(f"{relation} {in_series(list(names))}" for relation, names in named.items()),
         text=" ".join(verdict.text for verdict in worse),
         rule=" ".join(verdict.rule for verdict in worse),
+        changes={name: value for verdict in worse for name, value in verdict.changes.items()},
         is_beaten=any(verdict.is_beaten for verdict in worse),
     )
     return [merged, *(verdict for verdict in verdicts if not verdict.rivals)]
 
 
-def of_trees(found: Classified | Regressed) -> list[Verdict]:
-    """Judge whether the network has smaller errors than gradient-boosted trees, if trees were fitted."""
-    if TREES not in found.baselines:
+def of_others(found: Classified | Regressed) -> list[Verdict]:
+    """Judge whether trees, or a linear model of numbers, have smaller errors than the network, if they were fitted.
+
+    That errors are as small as those of trees is not said if those of the linear model are smaller.
+    """
+    linear = [*_of_errors(found, LINEAR)] if isinstance(found, Regressed) else []
+    linear = [verdict for verdict in linear if verdict.is_beaten]
+    return linear + [verdict for verdict in _of_errors(found, TREES) if verdict.is_beaten or not linear]
+
+
+def _of_errors(found: Classified | Regressed, other: str) -> list[Verdict]:
+    if other not in found.baselines:
         return []
     if isinstance(found, Regressed):
-        means = found.prediction.mean, found.baselines[TREES].mean
+        means = found.prediction.mean, found.baselines[other].mean
         own, theirs = (found.squared_errors(mean).mean(-1) for mean in means)  # (N,)
         score, values = "RMSE", [number(math.sqrt(float(part.mean()))) for part in (own, theirs)]
     else:
-        labels = found.prediction.labels, found.baselines[TREES].labels
+        labels = found.prediction.labels, found.baselines[other].labels
         own, theirs = ((part.cpu() != found.y.cpu()).double() for part in labels)
         score, values = "accuracy", [percent(1 - float(part.mean())) for part in (own, theirs)]
     gain, error = mean_and_error(theirs - own)
@@ -207,22 +217,34 @@ def of_trees(found: Classified | Regressed) -> list[Verdict]:
     clear = COARSE_RATIO * float(theirs.mean()) if isinstance(found, Regressed) else COARSE
     if is_tied and (len(own) < FEWEST or NUM_ERRORS * error > clear):  # only a gross difference would show
         return []
-    numbers = f"{score} {values[0]}, trees {values[1]}"
+    numbers = f"{score} {values[0]}, {'trees' if other == TREES else other} {values[1]}"
+    verb, remedy, changes = "are", "take scikit-learn's HistGradientBoosting with its defaults.", dict[str, Any]()
+    if other == LINEAR:
+        verb, remedy = "is", "use linear regression."
+        if not found.is_linear:
+            remedy, changes = "use linear regression. Or train a linear model (--hidden '').", {"hidden": ""}
     better = (
-        f"{sentence(TREES)} are more accurate here: {score} {values[1]}, this run {values[0]}. If you need predictions "
-        "only, and no uncertainty, take scikit-learn's HistGradientBoosting with its defaults."
+        f"{sentence(other)} {verb} more accurate here: {score} {values[1]}, this run {values[0]}. If you need "
+        f"predictions only, and no uncertainty, {remedy}"
     )
     verdict = judged(
         "baseline",
-        "Trees of scikit-learn with default settings are fitted to the same training rows. Note: their mean error "
+        f"{'Trees of' if other == TREES else 'Linear regression of'} scikit-learn with default settings "
+        f"{'are' if other == TREES else 'is'} fitted to the same training rows. Note: their mean error "
         f"(squared error of a number, mistakes for a class) is lower by more than {NUM_ERRORS:g} standard errors "
         "of the difference.",
-        (is_tied, "good", "", f"The network is as accurate as {TREES}, within chance ({numbers})."),
-        (gain > 0, "good", "", f"The network is more accurate than {TREES} ({numbers})."),
-        (True, "note", f"{TREES} predict better ({score} {values[1]} against {values[0]})", better),
+        (is_tied, "good", "", f"The network is as accurate as {other}, within chance ({numbers})."),
+        (gain > 0, "good", "", f"The network is more accurate than {other} ({numbers})."),
+        (
+            True,
+            "note",
+            f"{other} predict{'' if other == TREES else 's'} better ({score} {values[1]} against {values[0]})",
+            better,
+        ),
     )
     is_beaten = verdict.level == "note"
-    return [replace(verdict, is_beaten=is_beaten, rivals=(TREES,) if is_beaten else ())]
+    rivals, changes = (other,) if is_beaten else (), changes if is_beaten else {}
+    return [replace(verdict, is_beaten=is_beaten, rivals=rivals, changes=changes)]
 
 
 def ways_of(found: Classified | Regressed) -> dict[str, Any]:
