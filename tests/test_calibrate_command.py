@@ -128,7 +128,7 @@ def test_it_is_said_whether_calibration_was_needed(shares, is_count, is_needed):
         (0.565, 0.9, 1.4, "made right intervals worse (50 %: 56.5 % inside before and 90.0 % after): train w", None),
         (0.565, 0.52, 1.9, "made right intervals worse (50 %: 1.9 times as wide): train without --calibrate.", None),
         (0.9, 0.52, 1.9, "", 0.2),  # intervals that are wrong may change
-        (0.9, 0.9, 1.0, "was needed for the intervals of 50 %, but 20 rows were too few for it (50 %: 90.0 %", 0.4),
+        (0.9, 0.9, 1.0, "was needed for the intervals of 50 %, but did harm (50 %: 90.0 %", 0.4),
     ],
 )
 def test_one_conclusion_is_drawn_and_the_command_follows_it(before, after, width, said, share):

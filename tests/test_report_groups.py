@@ -51,9 +51,7 @@ def test_few_rows_that_are_too_few_by_quarter_are_judged_together():
     group = {"rows": 15, "predicted": 1.0, "error": (1.5, 0.2), "ratio": 1.5, "limits": (0.4, 1.6)}
     verdict = of_groups([group] * 4)
     assert (verdict.level, verdict.short) == ("note", "predicted sd too small")
-    assert verdict.text.partition(": ")[2].startswith(
-        "RMSE / predicted sd is 1.50, and chance allows 0.74 to 1.26. For "
-    )
+    assert verdict.text.endswith("RMSE / predicted sd is 1.50, and chance allows 0.74 to 1.26.")
     verdict = of_groups([{**group, "error": (1.1, 0.2), "ratio": 1.1}] * 4)
     assert verdict.word == "unclear"
     assert verdict.text.endswith("RMSE / predicted sd is 1.10, and chance allows 0.74 to 1.26.")

@@ -63,7 +63,7 @@ def numbers(cell: str) -> list[float]:
 def draw_cell(ax: Axes, place: int, method: str, cell: str, *, note: str = "") -> None:
     """A mean with its standard error; a mean beyond the axis is a triangle at its end, with the number and a note."""
     look = {"linestyle": "", "markersize": 4, **LOOKS.get(method, LOOKS[OTHER])}
-    look |= {"markerfacecolor": "white"} if cell.endswith("*") else {}
+    look |= {"markerfacecolor": "white"} if cell.endswith(r"\*") else {}
     mean, *error = numbers(cell)
     low, high = ax.get_xlim()
     if low <= mean <= high:
@@ -90,7 +90,7 @@ def uci(out: Path, _quick: bool) -> None:
         known = sorted((numbers(some[column])[0], method) for method, some in cells.items() if some[column])
         for rank, (_, method) in enumerate(known):
             ranks[method].append(rank / len(known))
-    order = sorted(cells.keys() - {*NOT_DRAWN, FEW_SPLITS}, key=lambda method: fmean(ranks[method])) + [FEW_SPLITS]
+    order = [*sorted(cells.keys() - {*NOT_DRAWN, FEW_SPLITS}, key=lambda method: fmean(ranks[method])), FEW_SPLITS]
     labels = [f"{method} (5 splits)" if method == FEW_SPLITS else method for method in order]
     axes = plotting.new_axes(1, len(names), size=("page", 2.8))[0]
     for column, (ax, name) in enumerate(zip(axes, names, strict=True)):

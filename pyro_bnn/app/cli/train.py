@@ -222,7 +222,8 @@ def train(
         history = known.facts.in_units(posterior.history)
         last, length = history.epochs[-1], of_length(config, history, posterior.status)
         if length.level != "good":
-            said = length.text if posterior.status else f"{sentence(length.short)}. {posterior.status.remedy}"
+            remedy = "" if posterior.status.remedy in " ".join(notes) else posterior.status.remedy  # it was told
+            said = length.text if posterior.status else f"{sentence(length.short)}. {remedy}".rstrip()
             advice, style = [*advice, said], "yellow"
         epochs = f"{len(history.epochs):,} of {config.epochs:,} epochs"
         cost = f", negative ELBO {-last.elbo / len(known.x_train):.4f} nats per image" if is_image else ""

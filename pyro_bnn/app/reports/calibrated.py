@@ -99,8 +99,10 @@ class BeforeAndAfter:
         if harm and not needed:
             return f"Calibration made right {self.noun} worse ({harm}): train without --calibrate."
         if harm:
-            few = f"{self.num_calibration:,} rows were too few for it ({harm})"
-            return f"Calibration was needed for the {self.noun} of {needed}, but {few}: hold out more by --calibrate."
+            return (
+                f"Calibration was needed for the {self.noun} of {needed}, but did harm ({harm}). Hold out more rows by "
+                "--calibrate, and look whether test rows differ from those that calibrate."
+            )
         if needed:
             return f"Calibration was needed: before it, the {self.noun} of {needed} were wrong by more than chance."
         if self._is_coarse:

@@ -24,6 +24,7 @@ from .verdicts import (
     IN_A_SENTENCE,
     NO_BETTER,
     NUM_ERRORS,
+    UNTOLD,
     WEAK,
     best_of,
     density_tile,
@@ -232,7 +233,7 @@ def _of_accuracy(found: Classified, num_right: int) -> Verdict:
         f"shares of the classes, and the AUROC above 0.5, both by {NUM_ERRORS:g} standard errors.",
         (is_informative, "good", "", ranked),
         (not may_be, "problem", no_better, f"{text}: the network is no better. {NO_BETTER}"),
-        (low <= guess, "note", f"better than always saying “{often}” only within chance", chance),
+        (low <= guess, "note", f"{UNTOLD} always saying “{often}”", chance),
         (accuracy - guess < WEAK * (1 - guess), "note", "most of a guess's mistakes remain", remain),
         (True, "good", "", f"{text}."),
     )

@@ -310,9 +310,9 @@ def of_groups(groups: Sequence[Mapping[str, Any]], *, is_calibrated: bool = Fals
     off = [f"too {side} in {len(wrong)} of {len(groups)}" for side, wrong in sides.items() if wrong]
     where = f"{' and '.join(off)} quarters of the rows"
     ratios = in_series([format(group["ratio"], ".2f") for group in groups])
-    sd, remedy = "predicted sd", "For intervals that do not depend on its size, train with --calibrate 0.2."
+    sd, others = "predicted sd", ""
     if is_calibrated:
-        sd, remedy = "predicted sd (not calibrated)", "The calibrated intervals do not depend on its size."
+        sd, others = "predicted sd (not calibrated)", " The calibrated intervals do not depend on its size."
     uneven = f"The {sd} is {where}: RMSE / predicted sd is {ratios}, from the surest rows to the least sure."
     few = f"{sentence(untold)}{' in each quarter of them' * (len(groups) > 1)}."
     verdict = judged(
@@ -320,8 +320,8 @@ def of_groups(groups: Sequence[Mapping[str, Any]], *, is_calibrated: bool = Fals
         f"Note: over all rows, or in some quarter of the rows, RMSE / predicted sd differs from 1 by more than "
         f"{SMALL_RATIO:g}, and by more than right sds do in {percent(CHANCE, 0)} of the cases. Another note: these may "
         f"differ by more than {COARSE_RATIO:g} in some quarter, so that the rows are too few to tell.",
-        (is_even, "note", f"{sd} too {side}", f"The {sd} is too {side}: {found}. {remedy}"),
-        (bool(off), "note", f"{sd} {where}", f"{uneven} {remedy}"),
+        (is_even, "note", f"{sd} too {side}", f"The {sd} is too {side}: {found}.{others}"),
+        (bool(off), "note", f"{sd} {where}", f"{uneven}{others}"),
         (is_few, "note", untold, f"{few} Over all rows, {found}."),
         (True, "good", "", f"The sizes of the predicted sd are right within chance: {found}."),
     )

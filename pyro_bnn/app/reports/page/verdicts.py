@@ -192,13 +192,11 @@ def of_rivals(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 
 def of_others(found: Classified | Regressed) -> list[Verdict]:
-    """Judge whether trees, or a linear model of numbers, have smaller errors than the network, if they were fitted.
-
-    That errors are as small as those of trees is not said if those of the linear model are smaller.
-    """
-    linear = [*_of_errors(found, LINEAR)] if isinstance(found, Regressed) else []
-    linear = [verdict for verdict in linear if verdict.is_beaten]
-    return linear + [verdict for verdict in _of_errors(found, TREES) if verdict.is_beaten or not linear]
+    """Judge whether trees, or a linear model of numbers if it is better, have smaller errors than the network."""
+    others = [name for name in (TREES, LINEAR) if name in found.baselines]
+    if isinstance(found, Regressed) and len(others) > 1:
+        others = [min(others, key=lambda name: float(found.squared_errors(found.baselines[name].mean).mean()))]
+    return [verdict for name in others for verdict in _of_errors(found, name)]
 
 
 def _of_errors(found: Classified | Regressed, other: str) -> list[Verdict]:
@@ -218,11 +216,9 @@ def _of_errors(found: Classified | Regressed, other: str) -> list[Verdict]:
     if is_tied and (len(own) < FEWEST or NUM_ERRORS * error > clear):  # only a gross difference would show
         return []
     numbers = f"{score} {values[0]}, {'trees' if other == TREES else other} {values[1]}"
-    verb, remedy, changes = "are", "take scikit-learn's HistGradientBoosting with its defaults.", dict[str, Any]()
+    verb, remedy = "are", "take scikit-learn's HistGradientBoosting with its defaults."
     if other == LINEAR:
         verb, remedy = "is", "use linear regression."
-        if not found.is_linear:
-            remedy, changes = "use linear regression. Or train a linear model (--hidden '').", {"hidden": ""}
     better = (
         f"{sentence(other)} {verb} more accurate here: {score} {values[1]}, this run {values[0]}. If you need "
         f"predictions only, and no uncertainty, {remedy}"
@@ -243,8 +239,7 @@ def _of_errors(found: Classified | Regressed, other: str) -> list[Verdict]:
         ),
     )
     is_beaten = verdict.level == "note"
-    rivals, changes = (other,) if is_beaten else (), changes if is_beaten else {}
-    return [replace(verdict, is_beaten=is_beaten, rivals=rivals, changes=changes)]
+    return [replace(verdict, is_beaten=is_beaten, rivals=(other,) if is_beaten else ())]
 
 
 def ways_of(found: Classified | Regressed) -> dict[str, Any]:
