@@ -325,4 +325,4 @@ def test_with_too_little_time_the_fit_is_variational_and_ends_at_the_limit(monke
     assert len(warned) == 1
     assert "s of the time limit are left" in posterior.status.message
     assert "cut short by the time limit, after" in posterior.status.message
-    assert len(posterior.history.epochs) >= 200
+    assert posterior.history.epochs
