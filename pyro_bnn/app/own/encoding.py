@@ -207,7 +207,7 @@ def learned_encoding(
         "Missing values in {} become the mean (numbers and dates) or zeros (texts). One more input marks them.": [
             feature.name for feature in encoding.features if feature.has_missing
         ],
-        "Dates in {} become the number of days since 1970, the time of year, the time of week and the time of day.": (
+        "Dates in {} become the number of days since 1970 and, if they vary, the times of year, of week and of day.": (
             encoding.columns("date")
         ),
         f"Texts in {{}} have many values: their letters become {NUM_HASHED} numbers.": encoding.columns("text"),
