@@ -3,6 +3,7 @@
 # ruff: noqa: F811  # tests take the imported fixture as a parameter
 
 import re
+import time
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from pyro_bnn.app.own.cells import Cells
 from pyro_bnn.app.own.targets import Target, guessed, target_numbers
 from pyro_bnn.app.remedies import limit_in, time_for_chains
 from pyro_bnn.app.starting import new_config
-from pyro_bnn.auto.choosing import UnsuitableError
+from pyro_bnn.auto.choosing import Deadline, UnsuitableError
 
 from .folders import train_run
 from .own_data import QUICK, houses, write_table
@@ -168,7 +169,8 @@ def test_a_limit_for_chains_is_longer_than_the_limit_that_was_too_short(tmp_path
     path = write_table(tmp_path / "t.csv", houses())
     for limit in (8.0, 1000.0):
         config = new_config(str(path), None, {"target": "price", "time_limit": limit})[0]
-        said = time_for_chains(config.time_limit, 17.0, 40)  # here, the imports take 17 s
+        deadline = Deadline(config.time_limit, time.perf_counter() - 17)  # here, the imports took 17 s
+        said = time_for_chains(deadline, 40)
         assert limit_in(said) >= max(4 * limit, 37)
 
 

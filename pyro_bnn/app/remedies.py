@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .config import RunConfig
 
 if TYPE_CHECKING:
+    from ..auto.choosing import Deadline
     from ..inference.history import History  # loads torch, which `pyro-bnn --help` must not
     from ..inference.mcmc import MCMCPosterior, Modes
 
@@ -43,12 +44,9 @@ def enough_time(config: RunConfig, history: "History") -> float:
     return 10.0 * math.ceil((config.time_limit + seconds) / 10)
 
 
-def time_for_chains(limit: float, used: float, num_rows: int) -> str:
-    """Return the remedy for a time limit that was too short for chains, of which imports `used` some seconds."""
-    from ..auto.choosing import Budget  # imported late: loads torch
-
-    enough = 10 * math.ceil(max(MORE * limit, used + Budget.of_rows(num_rows).seconds) / 10)
-    return f"For chains, which are often more accurate, pass --time-limit {enough}."
+def time_for_chains(deadline: "Deadline", num_rows: int) -> str:
+    """Return the remedy for a time limit that was too short for chains."""
+    return f"For chains, which are often more accurate, pass --time-limit {deadline.longer(num_rows, MORE)}."
 
 
 def limit_in(remedy: str) -> float:

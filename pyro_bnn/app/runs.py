@@ -79,7 +79,7 @@ def fit(
             raise ValueError(f"{error}; choose --method svi.") from error
         variational, reason, remedy = replace(config, method="svi"), f"The fit is variational, since {error}.", ""
         if deadline is not None and error.lacks_time:
-            remedy = time_for_chains(config.time_limit, deadline.used, len(data.x_train))
+            remedy = time_for_chains(deadline, len(data.x_train))
         tell(f"{reason} {remedy}".rstrip())
         return _fit_svi(variational, data, folder, deadline=deadline, device=device, reason=reason, remedy=remedy)
     if said := on_choice(found, choice, chains.seconds):
