@@ -320,7 +320,7 @@ def test_with_too_little_time_the_fit_is_variational_and_ends_at_the_limit(monke
     monkeypatch.setattr(choosing._in_time, "slowdown", lambda: 1e6)
     with pytest.warns(pb.ConvergenceWarning) as warned:
         posterior = pb.fit(curve(), wave(), time_limit=0.5, seed=0)
-    said = r"Variational .* of chains, .*`time_limit` of \d+ s .* Not converged: cut short by the time limit, after"
+    said = r"Variational .* of chains, .*`time_limit` of \d+0 s .* Not converged: cut short by the time limit, after"
     assert re.match(said, str(warned[0].message))
     assert len(warned) == 1
     assert "s of the time limit are left" in posterior.status.message
