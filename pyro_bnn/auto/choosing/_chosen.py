@@ -50,7 +50,7 @@ class Chosen:
     steps: str  # number of steps and whole time, in a sentence
 
     def in_words(self, agreement: str) -> str:
-        """Say all about the choice and the chains. `agreement` is a sentence on whether they explored their modes."""
+        """Describe the choice and the chains. `agreement` is a sentence on whether the chains explored their modes."""
         return f"{self.choice} {self.chains} {agreement} {self.steps}"
 
 

@@ -35,7 +35,8 @@ class UnsuitableError(ValueError):
     def instead(self, status: Status, num_networks: int = 1) -> Status:
         """Return the status of a variational fit, with the reason why no chains were run.
 
-        If the user's time limit was too short, the status begins with this, and there is a warning even if it is ok.
+        If the user's time limit was too short, the message begins with this fact, and there is a warning even if the
+        status is ok.
         """
         message = f"{status.message.rstrip('.')}. The fit is variational, since {self}."
         if num_networks > 1:

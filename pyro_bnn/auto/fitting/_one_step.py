@@ -107,7 +107,7 @@ def _guides(model: BayesianModel, start: Start, num_members: int) -> list[DeltaG
 
 
 def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -> str:
-    """Return why a joint optimizer may update members differently from separate optimizers; "" without a reason."""
+    """Return why a joint optimizer may update members differently from separate optimizers, or "" if it cannot."""
     if maker is None:
         return ""
     require_maker(maker)
@@ -126,7 +126,7 @@ def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -
 
 
 def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
-    """Return why the stacked network cannot replace those of the members, "" if it can; compare in double precision."""
+    """Return why the stacked network cannot replace the networks of the members, or "" if it can."""
     network = copied(stacked.network).double()
     assert isinstance(network, StackedNetwork)
     member, weights = network.member, {path: value.detach()[:2] for path, value in network.weights().items()}
@@ -206,7 +206,7 @@ class StackedPrior(WeightPrior):
 
 
 class StackedLikelihood(Likelihood[Any]):
-    """Applies a member's likelihood to outputs of K members, (N, K, ...), with the first axis as draws, K as rows."""
+    """Applies a member's likelihood to outputs of K members, (N, K, ...). It treats N as draws, and K as rows."""
 
     def __init__(self, of_member: Likelihood[Any]) -> None:
         super().__init__()

@@ -109,7 +109,7 @@ def window_of(num_batches: float) -> int:
 
 
 class TimeLimit(svi.EpochEnd):
-    """Ends a fit when `time.perf_counter` reaches `end`; `FEWEST_STEPS` steps may take `GRACE` seconds more."""
+    """Ends a fit at the time `end`, or up to `GRACE` seconds later to complete `FEWEST_STEPS` steps."""
 
     def __init__(self, end: float) -> None:
         self._begin, self._end = time.perf_counter(), end

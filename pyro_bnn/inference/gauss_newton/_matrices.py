@@ -281,9 +281,9 @@ def kronecker_curvature(net: nn.Module, batches: Iterable[Pair], likelihood: Lik
               A = \frac{1}{N T} \sum_{n, t} a_{nt} a_{nt}^\top.
 
     Here :math:`a_{nt}` is the vector that the weight matrix multiplies at position t of row n. A row has T positions.
-    Column r of :func:`root_of` is carried back from the network's output: :math:`g_{ntr}` is its gradient with respect
-    to the layer's output at this position. A bias has B as its only factor. If rows or classes have weights, A is a
-    weighted mean. For Gaussian noise, the scale is taken to be 1.
+    Backpropagation turns column r of :func:`root_of`, at the network's output, into :math:`g_{ntr}`, at the layer's
+    output at this position. A bias has B as its only factor. If rows or classes have weights, A is a weighted mean. For
+    Gaussian noise, the scale is taken to be 1.
 
     References:
         Martens and Grosse (2015), https://arxiv.org/abs/1503.05671, for linear layers. Eschenhagen et al. (2023),

@@ -299,7 +299,7 @@ class _SharedWeight:
         torch.mul(self._weight, self._over_inputs, out=self._drawn).mul_(self._over_outputs)
 
     def pull_back(self, gradient: Tensor) -> None:
-        """Compute the factors' gradients, and turn `gradient`, of the member's weight, into that of the shared one."""
+        """Compute the factors' gradients. Turn the `gradient` of the member's weight into that of the shared weight."""
         product = torch.mul(gradient, self._weight, out=self._product)
         if product.dim() > 2:
             product = product.flatten(2).sum(2)

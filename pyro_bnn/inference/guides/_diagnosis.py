@@ -97,15 +97,15 @@ class Diagnosis(Shown):
 
     A weight has *collapsed* if all its draws are practically equal: its :math:`\sigma` is below :math:`0.003\, s /
     \sqrt N` for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype. The
-    first limit would be reached if each row of data alone could reduce :math:`\sigma` to :math:`0.003\, s`.
+    first limit is the :math:`\sigma` that N rows give together if each row alone gives :math:`\sigma = 0.003\, s`.
 
     Args:
         sites: One :class:`SiteDiagnosis` for each site of weights that can be compared with their prior.
         left_out: Why each of the other latent variables is not compared, ``{site: reason}``.
         warnings: Problems of the whole posterior, each with a remedy. A posterior is "collapsed" if more than half of
             all weights collapsed. It is "prior-dominated" if some layer with a weight matrix has learned almost
-            nothing: at most a thousandth of the layer's weights are not at a prior around 0, and the layer's total
-            divergence is below 0.05 nats per row of data.
+            nothing: at least 99.9 % of the layer's weights are at a prior around 0, and the layer's total divergence
+            is below 0.05 nats per row of data.
     """
 
     sites: tuple[SiteDiagnosis, ...]
@@ -236,9 +236,9 @@ def _counts(site: Marginals, num_data: int) -> Counts:
 def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
     r"""Return each Gaussian whose divergence from the prior is a local minimum over the scale, as (centre, scale).
 
-    The centre m is the prior's mean, or its mode if the mean is not finite. The divergence, :math:`-\log s - E_{w \sim
-    N(m, s^2)}[\log p(w)]` plus a constant, is computed on a grid of log scales with steps of 0.1, so the minima exceed
-    the true ones by at most about 0.0025 nats.
+    The centre m is the prior's mean, or its mode if the mean is not finite. Up to a constant, the divergence is
+    :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]`. It is computed on a grid of log scales with steps of 0.1, so the
+    minima exceed the true ones by at most about 0.0025 nats.
     """
     if isinstance(prior, Normal):
         return [(prior.loc, prior.scale)]

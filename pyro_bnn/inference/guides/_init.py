@@ -1,4 +1,4 @@
-"""Rules for the initial locations and scales of a guide, and refusals of models that do not fit a guide."""
+"""Rules for the initial locations and scales of a guide, and checks that a model suits a guide."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

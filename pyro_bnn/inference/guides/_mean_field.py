@@ -372,7 +372,10 @@ class MeanFieldState(FlatState):
         return divergence
 
     def _chain(self, scale_grad: Tensor, loc_grad: Tensor, scale: Tensor, noise: Tensor, is_estimated: bool) -> None:
-        """Write the gradient in the scale; with an estimator, from that in the deviation or the variance."""
+        """Write the gradient with respect to the scale into `scale_grad`.
+
+        With an estimator, `scale_grad` first holds the gradient with respect to the deviation or the variance.
+        """
         if not is_estimated:
             torch.mul(noise, loc_grad, out=scale_grad)
         elif self._noise_kind is Noise.DEVIATION:

@@ -84,7 +84,7 @@ class NaturalState(FlatState):
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradient in the draw, as vectors; with several draws or processes also its product with the deviation."""
+        """The gradient with respect to the draw, and for several draws or processes its product with the deviation."""
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 
     def begin(self, weight: float) -> None:
@@ -134,7 +134,7 @@ class NaturalState(FlatState):
             self._precision[piece.part] = of_data + _prior_precision(piece)
 
     def _rescale(self, ratio: float) -> None:
-        """Multiply each precision's part from the data by `ratio`; above 1, a negative part stays as it is."""
+        """Multiply the data's part of each precision by `ratio`, except negative parts if `ratio` is above 1."""
         for piece in self._pieces:
             precision, of_prior = self._precision[piece.part], _prior_precision(piece)
             of_data = precision - of_prior

@@ -55,7 +55,7 @@ class Convergence(Shown):
 
 
 def told_beside(value: float, limit: float, fewest: int = 2) -> str:
-    """Return a number with at least `fewest` decimals, and with as many as show that it is above a limit."""
+    """Return a number with `fewest` decimals, or with more if they are needed to show that it is above a limit."""
     digits = next((n for n in range(fewest, 6) if round(value, n) > limit), 6) if value > limit else fewest
     return f"{value:.{digits}f}"
 

@@ -114,7 +114,7 @@ def _is_pooled_simply(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> bool:
-    """Whether :class:`_Windows` can pool x: four axes, whole windows, and averages over all places of a window."""
+    """Whether :class:`_Windows` can pool x: x has four axes, all windows are whole, and averages include all places."""
     return x.dim() == 4 and not ceil_mode and divisor is None and (count_include_pad or not any(padding))
 
 

@@ -85,7 +85,7 @@ class Diagnostics(Shown):
 
     @property
     def remedies(self) -> list[str]:
-        """The problems without R-hats and effective sample sizes, which :meth:`__str__` has."""
+        """The problems, but without R-hats and effective sample sizes, which :meth:`__str__` shows."""
         return [*self._faults, *(problem.partition(": ")[2] for problem in self._shortness[:1])]
 
     @property
@@ -333,7 +333,7 @@ def judge(
 def _judged(
     finding: str, problems: Sequence[str], *, said: Sequence[str] | None = None, is_slight: bool = False
 ) -> Status:
-    """Return the status, and warn of problems. The message is the finding and what is `said`: by default `problems`."""
+    """Return the status, and warn of problems. Its message is `finding` and then `said`, by default the `problems`."""
     told = problems if said is None else said
     sentences, rest = ([clause[0].upper() + clause[1:] for clause in clauses] for clauses in (problems, told))
     more = [f"This is the first of {len(problems)} problems."] if len(problems) > 1 else []

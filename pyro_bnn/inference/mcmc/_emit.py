@@ -47,7 +47,7 @@ Results = Mapping[Node, Any]
 
 
 def emitted(graph: GraphModule, example: Sequence[Tensor]) -> Emitted:
-    """Write C code for a recorded function of a point, shape (1, P), and constants, with a value and its gradient."""
+    """Write C code for a recorded function that maps a point, shape (1, P), and constants to a value and a gradient."""
     *nodes, output = graph.graph.nodes
     placeholders = [node for node in nodes if node.op == "placeholder"]
     rest = nodes[len(placeholders) :]

@@ -35,7 +35,7 @@ MOST_LINES, MOST_CHARACTERS = 5000, 200_000  # heuristic: longer C texts take mo
 NUM_KEPT = 64  # only this many compiled texts are kept: those that were used last; each takes a few kilobytes
 
 FLAGS = ("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-std=gnu11")
-"""Options with which infinities and NaN keep their meaning, and only sums that a pragma marks are reordered."""
+"""Options that keep the meaning of infinities and NaN, and reorder only the sums that a pragma marks."""
 
 FORMATS = {torch.float64: "_double.c", torch.float32: "_single.c"}  # files with exp and log by dtype
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # heuristic: relative difference between C and torch
@@ -97,7 +97,7 @@ class Native:
 
 
 class NativeChain(ABC):
-    """A chain whose draws are computed in C; `point` has its position, and what the next draw needs besides."""
+    """A chain whose draws are computed in C; `point` has its position, and all else that the next draw needs."""
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
         self.sampler, self.point = sampler, point

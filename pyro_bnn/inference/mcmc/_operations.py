@@ -215,7 +215,7 @@ def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis:
 def slice_backward(
     writer: Writer, result: Tensor, source: Value, _: Any, axis: int, begin: int, __: Any, step: int
 ) -> Value:
-    """Return a tensor with `source` in a slice and zeros elsewhere; later versions than torch 2.4 record padding."""
+    """Return a tensor with `source` in a slice and zeros elsewhere."""
     memory = writer.memory(result.shape)
     writer.each(memory.shape, f"{memory.text} = 0.0f;")
     copy(writer, source, memory.sliced(source.shape, axis, begin, None, step))

@@ -86,7 +86,7 @@ class Descent:
             _checks.kind("init", self.init, Init, "an Init or None")
 
     def __call__(self, value_and_grad: ValueAndGrad, z: Tensor, *, until: float = math.inf) -> Tensor:
-        """Return the lowest positions of descents from the rows of z, shape (K, P), which end at the time `until`."""
+        """Descend from each row of z, shape (K, P), until the time `until`; return the lowest point of each descent."""
         z = z.clone()
         lowest, best = torch.full_like(z[:, 0], torch.inf), z.clone()
         adam = torch.optim.Adam([z], lr=self.learning_rate)

@@ -186,7 +186,7 @@ def _require_kind(data: object) -> None:
 
 
 class Loader:
-    """Batches of an iterable that is read once per epoch. If it has an exact length, each epoch must have it."""
+    """Batches of an iterable that is read once per epoch. If its length is exact, all epochs must have this length."""
 
     def __init__(
         self, data: Iterable[object], arguments: Arguments, num_data: int | None, num_processes: int = 1

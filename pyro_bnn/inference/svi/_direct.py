@@ -79,7 +79,7 @@ def _of_network(model: BayesianModel, x: Inputs) -> str | None:
 
 
 class DirectStep(GradientStep):
-    """A step without Pyro's effect handlers. A `FlatState` turns gradients in drawn weights into those of the guide."""
+    """A step without Pyro's effect handlers. A `FlatState` turns the weights' gradients into those of the guide."""
 
     def __init__(
         self,

@@ -90,7 +90,7 @@ def name_of_likelihood(likelihood: Likelihood, suited: Collection[str]) -> str:
 
 
 def make_likelihood(spec: str, suited: Collection[str] = LIKELIHOODS) -> Likelihood:
-    """Make a likelihood from a text such as ``gaussian:0.5`` or ``mixture:5``. The error of others lists `suited`."""
+    """Make a likelihood from a text such as ``gaussian:0.5`` or ``mixture:5``. Errors for other texts list `suited`."""
     name, colon, number = spec.partition(":") if isinstance(spec, str) else ("", "", "")
     if name not in LIKELIHOODS:
         near = nearest(name, suited, similar=0.6)

@@ -69,7 +69,7 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
 
 
 class _Standardising(dist.Normal):
-    """A Gaussian that divides errors by the scale before squaring. Gradients of torch's own may overflow in float32."""
+    """A Gaussian that divides errors by the scale before squaring. In float32, torch's gradients may overflow."""
 
     def log_prob(self, value: Tensor) -> Tensor:
         standardised = (value - self.loc) / self.scale

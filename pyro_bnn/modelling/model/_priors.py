@@ -50,7 +50,7 @@ def first_value(net: nn.Module, site: str, path: str) -> Tensor:
 
 
 class NetworkPriors:
-    """The priors of random parameters, which are buffers of `net`: `prior`, unless the network has `declared` one."""
+    """The priors of random parameters, which are buffers of `net`: the network's `declared` priors, or else `prior`."""
 
     def __init__(
         self, prior: WeightPrior, net: nn.Module, paths: Mapping[str, str], declared: Mapping[str, DeclaredPrior]

@@ -221,7 +221,7 @@ class SelectionWarning(UserWarning):
 
 
 def make_random(net: nn.Module, where: object, exclude: object, declared: Iterable[str]) -> dict[str, list[str]]:
-    """Turn selected parameters into buffers; return ``{site: paths}``, last those of the buffers `declared`."""
+    """Turn selected parameters into buffers, and return ``{site: paths}``. The sites of `declared` buffers are last."""
     parameters = owned(net, net.named_parameters(remove_duplicate=False))
     places = dict(net.named_buffers(remove_duplicate=False))
     first = {id(places[path]): index for index, path in enumerate(declared)}
@@ -239,7 +239,7 @@ def make_random(net: nn.Module, where: object, exclude: object, declared: Iterab
 
 
 def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude: object) -> set[str]:
-    """Return the sites that `where` selects and `exclude` does not. A `PyroSample` makes those of `fixed` random."""
+    """Return the sites that `where` selects and `exclude` does not. Those of `fixed` are random by a `PyroSample`."""
     rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
     if not parameters and not fixed:
         raise ValueError("`net` must have a parameter that can be random, got none; pass a network with weights.")
@@ -276,7 +276,7 @@ def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules
 
 
 def _warn_of_a_part(argument: str, glob: str, parameters: Sequence[Owned], inside: set[str], outside: str) -> None:
-    """Warn if a glob with a wildcard for layers, like ``net.stage1.conv*.weight``, selects a part of a kind."""
+    """Warn if a glob with a wildcard for layers, like ``net.stage1.conv*.weight``, misses some layers of a kind."""
     *block, layer, leaf = ["", "", *glob.split(".")]  # padded for a glob with one component
     if leaf == "**" or not ("*" in layer or "?" in layer):
         return

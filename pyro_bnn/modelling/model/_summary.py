@@ -29,7 +29,7 @@ def summary_of(
     latents: Mapping[str, torch.Size],
     declared: Sequence[str],
 ) -> Summary:
-    """`latents` has the shapes of variables outside the likelihood; the network declares priors of sites `declared`."""
+    """`latents` has the shapes of variables outside the likelihood. The network has priors for the sites `declared`."""
     network, prior, likelihood = parts
     others = {f"{SITE_PREFIX}.{name}": value for name, value in network.named_parameters()}
     others |= {f"likelihood.{name}": value for name, value in likelihood.named_parameters()}
