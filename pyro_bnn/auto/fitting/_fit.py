@@ -187,8 +187,8 @@ def fit(
         optimizer: Function from parameters to a torch optimizer, with or without a schedule; by default Adam with a
             learning rate of 0.02.
         max_epochs: Largest number of epochs; by default about 20,000 steps or 50 epochs, whichever is longer.
-        batch_size: Rows in each batch, unless the data are a loader; by default as few equal batches as possible, of at
-            most 1000 rows.
+        batch_size: Rows in each batch, unless the data are a loader. By default, the batches are equal, as few as
+            possible, and have at most 1000 rows.
         validation: A pair (x, y) of rows for early stopping only.
         elbo: The bound that the fit maximises; by default `TraceMeanField_ELBO` for this package's mean-field guide,
             otherwise `Trace_ELBO`.

@@ -28,7 +28,7 @@ class Covariance(ABC):
         """Return the variance of each weight, shape (P,)."""
 
     def to(self, like: Tensor) -> "Covariance":
-        """Return a contiguous copy, as a file gives it: the last bits of predictions depend on the memory layout."""
+        """Return a contiguous copy, since the last bits of predictions depend on the memory layout."""
         contiguous = torch.contiguous_format
         return type(self)({n: value.to(like).clone(memory_format=contiguous) for n, value in self.tensors.items()})
 

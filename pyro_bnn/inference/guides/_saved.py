@@ -167,7 +167,7 @@ def _packed(state: dict[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, 
 
 
 def _named_after(site: str, state: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of a site's entries in `state`, such as ``loc.net.0.weight``, but not that of its mask."""
+    """Return the names of a site's entries in `state`, such as ``loc.net.0.weight``, without the site's mask."""
     return [name for name in state if name.partition(".")[2] == site and name != f"keep.{site}"]
 
 

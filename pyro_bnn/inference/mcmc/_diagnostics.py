@@ -274,7 +274,7 @@ def diagnose(
 
 
 def _predicted(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, at_most: int | None) -> Tensor:
-    """Return the predictive moments, shape (K, S, M); if there are more than `at_most`, evenly spaced ones."""
+    """Return the predictive moments, shape (K, S, M), but at most `at_most` of them, evenly spaced."""
     moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
     return _spaced(torch.cat(moments).unflatten(0, next(iter(samples.values())).shape[:2]), at_most)
 

@@ -24,7 +24,7 @@ EMPTY = "the loader is empty; pass one with at least one batch."
 
 
 class Batches:
-    """The batches of each epoch, as arguments of the model; of a tuple, each process gets a part of every batch."""
+    """The batches of each epoch. If the data are a tuple, each process gets a part of every batch."""
 
     def __init__(
         self,

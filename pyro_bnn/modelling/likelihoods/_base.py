@@ -231,7 +231,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
     @property
     def has_fixed_priors(self) -> bool:
-        """Whether no prior of a latent variable depends on another one."""
+        """Whether the prior of each latent variable depends on no other variable."""
         return all(isinstance(prior, (Distribution, MovedPrior)) for prior in self._pyro_samples.values())
 
     @abstractmethod
