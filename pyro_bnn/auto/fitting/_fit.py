@@ -168,7 +168,7 @@ def fit(
     Args:
         model: A network with a prior and a likelihood.
         data: A pair (x, y) of tensors or arrays with all N rows: x of shape (N, ...), and y of shape (N, O) for
-            regression or (N,) for classification; for variational fits and ensembles, also a loader of such pairs.
+            regression or (N,) for classification. Variational fits and ensembles also take a loader of such pairs.
         method: ``"auto"`` draws weights with Markov chains if possible (see the notes), and otherwise makes a
             variational fit. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or raises an error if chains
             are impossible. ``"ensemble"`` fits an ensemble.
@@ -248,7 +248,7 @@ def fit(
         *Variational fit.* :func:`fit_svi` runs until the third plateau of the objective, or until the first if
         `optimizer` makes a schedule. On a plateau, the rise of a straight line through the last epochs (about 400
         steps) is below the rise's standard error, or below 0.1 nats. Without a schedule, the learning rate is lowered
-        to 0.3 times its initial value after the first plateau, and to 0.1 times this value after the second. With
+        to 30 % of its initial value after the first plateau, and to 10 % of the initial value after the second. With
         `validation` rows, the fit also ends after ten checks in a row without a new best log-density of these rows, and
         the best posterior is kept.
 

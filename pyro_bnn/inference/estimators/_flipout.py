@@ -14,9 +14,9 @@ class Flipout(Estimator):
     .. math:: b_n = \mu a_n + r_n \circ \Delta (s_n \circ a_n), \qquad \Delta = w - \mu, \qquad
               r_{no}, s_{ni} \in \{-1, 1\}\ \text{uniformly}.
 
-    The signs of a row are the same at all positions of the row, such as the pixels of an image, so the output of each
-    row has exactly the same distribution as with drawn weights, also in convolutions. The deviation of a bias is
-    multiplied by the sign :math:`r_{no}` of the output. The outputs of two rows are uncorrelated but not independent.
+    The signs of a row are the same at all its positions, such as the pixels of an image. So the output of each row has
+    exactly the same distribution as with drawn weights, also in convolutions. The deviation of a bias is multiplied by
+    the sign :math:`r_{no}` of the output. The outputs of two rows are uncorrelated but not independent.
 
     References:
         Wen et al. (2018), https://arxiv.org/abs/1803.04386.

@@ -113,7 +113,7 @@ def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
 
 
 def checked_state(record: GuideRecord, guide: nn.Module, sites: Sequence[Site] | None) -> dict[str, Tensor]:
-    """Check a record, and return the complete state of its guide; `sites` are those of the model if it is known."""
+    """Check a record, and return the complete state of its guide. If the model is known, `sites` are its sites."""
     if type(guide).__name__ != record.family:
         raise ValueError(f"its guide is a {record.family}, but `guide` is a {type(guide).__name__}; pass another.")
     if isinstance(guide, FlatGuide) and sites is not None:

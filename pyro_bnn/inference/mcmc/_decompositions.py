@@ -136,7 +136,7 @@ class _Windows:
         return _cropped(padded, place, self.shape, self.stride)
 
     def back(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return the gradient with respect to x, given that of the elements at each place in the windows."""
+        """Return the gradient with respect to x, given the gradients for the elements at each place in the windows."""
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 
     def _spread(self, place: Sequence[int], part: Tensor) -> Tensor:

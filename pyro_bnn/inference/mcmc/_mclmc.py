@@ -102,7 +102,7 @@ class MCLMCAdaptation(AnyAdaptation):
 
     The variance of the energy error grows with the sixth power of the step size h. Let E be the energy error of a step,
     :math:`\tau` the target, and :math:`\xi = E^2 / (P \tau)`. The step size is
-    :math:`\langle \xi / h^6 \rangle^{-1/6}`, where the brackets are an average over about a hundred steps, with weights
+    :math:`\langle \xi / h^6 \rangle^{-1/6}`. The brackets are an average over about a hundred steps, with the weights
     :math:`\exp(-(\log \xi / 9)^2 / 2)`. `targets` contains :math:`\tau` at the beginning and at the end of warm-up.
     See Robnik et al. (2023), https://arxiv.org/abs/2212.08549, section 4.
     """

@@ -68,7 +68,7 @@ class Store:
         return self._run
 
     def join(self, run: str) -> None:
-        """Take over the run's identifier from a checkpoint. Raise if the file or an earlier chain has another one."""
+        """Take over the run's identifier from a checkpoint. Raise if the file or an earlier chain has another."""
         if self._found is not None and self._found.run != run:
             raise ValueError(
                 f"`store` holds draws of another run than `resume`, got {self._path}; pass the file of that run, or "

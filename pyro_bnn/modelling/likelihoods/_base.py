@@ -152,7 +152,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
             The values and weights, as floating-point numbers of shape ``(N, *O, 2)``.
 
         Raises:
-            ValueError: If a shape is wrong, a target or weight is not finite, or a weight is negative.
+            ValueError: If a shape is wrong, if a target or weight is not finite, or if a weight is negative.
         """
         _checks.kind("y", y, Tensor, "a tensor of targets")
         dtype = y.dtype if y.is_floating_point() else torch.get_default_dtype()
@@ -208,9 +208,9 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return without_pyro(self, values)
 
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | Tensor:
-        """Return the prior of a latent variable, given the `values` of others; no Pyro statement runs.
+        """Return the prior of a latent variable, given the `values` of other variables; no Pyro statement runs.
 
-        If the variable is computed from others, return its value.
+        If the variable is computed from other variables, return its value.
         """
         statement: Any = self._pyro_samples[name]
         prior: Any = statement if isinstance(statement, Distribution) else statement(self.given(values))

@@ -127,9 +127,8 @@ class StudentT(MadeLikelihood):
     an outlier has.
 
     Args:
-        df: Degrees of freedom :math:`\nu`: a number above 2, so that the variance is finite; None to learn it, starting
-            at 4; or a distribution over positive numbers, which is the prior of the latent variable
-            ``likelihood.df_above_2``, the value of :math:`\nu - 2`.
+        df: Degrees of freedom :math:`\nu`: a number above 2; None to learn it, starting at 4; or a distribution over
+            positive numbers, which is the prior of :math:`\nu - 2`, the latent variable ``likelihood.df_above_2``.
         scale: Scale :math:`\sigma`: a number; None to learn it, starting at 1; or a distribution over positive numbers,
             which is the prior of the latent variable ``likelihood.scale``.
 

@@ -52,8 +52,8 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         exclude: Which of these parameters are not random, in the same forms as `where`.
 
     Raises:
-        ValueError: If no parameter is random, a glob matches none, a prior has the wrong shape or runs Pyro statements,
-            a layer changes a random weight or its gradient, or `num_data` is below 1.
+        ValueError: If no parameter is random, if a glob matches none, if a prior has the wrong shape or runs Pyro
+            statements, if a layer changes a random weight or its gradient, or if `num_data` is below 1.
 
     Example:
         >>> import torch
