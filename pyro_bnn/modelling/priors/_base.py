@@ -91,9 +91,9 @@ class Prior(WeightPrior):
 class HierarchicalPrior(WeightPrior):
     """A prior that depends on latent variables (its parents), on learnable numbers, or on both.
 
-    A subclass implements :meth:`elementwise_given`, and :meth:`parents`, :meth:`learned` or both. The parents become
-    sample sites, drawn once per call before the weights and inferred with them. Learnable numbers become parameters in
-    ``model.prior_parameters``, and a variational fit learns them by maximising the ELBO.
+    A subclass implements :meth:`elementwise_given`, and at least one of :meth:`parents` and :meth:`learned`. The
+    parents become sample sites, drawn once per call before the weights and inferred with them. Learnable numbers become
+    parameters in ``model.prior_parameters``, and a variational fit learns them by maximising the ELBO.
     """
 
     @abstractmethod
