@@ -119,7 +119,7 @@ def check_output(model: BayesianModel, values: Draw, x: Inputs) -> None:
 def expansion(
     model: BayesianModel, rows: Pairs, values: Mapping[str, Tensor], sites: Sequence[str]
 ) -> tuple[float, Tensor]:
-    """Return the log-likelihood of all rows in nats, and its gradient in the `sites`, shape (P,)."""
+    """Return the log-likelihood of all rows in nats, and its gradient with respect to the `sites`, shape (P,)."""
     leaves = [values[site].detach().clone().requires_grad_() for site in sites]
     given = {**values, **dict(zip(sites, leaves, strict=True))}
     total = 0.0

@@ -106,7 +106,7 @@ def _size_of(value: Tensor) -> float:
 
 
 def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
-    r"""Raise if autograd's gradient in the random weights is wrong, or if the network changes weights or x in place.
+    r"""Raise if autograd's gradient for the random weights is wrong, or if the network changes weights or x in place.
 
     A network can hide part of its gradient, for example by ``detach()``; its fit would then give a wrong result and no
     error.

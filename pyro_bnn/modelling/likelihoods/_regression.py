@@ -168,7 +168,7 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
     Args:
         num_components: Number M of Gaussians.
         min_scale: Lower bound :math:`\epsilon` of the standard deviations, in units of the targets. The default suits
-            targets of size 1, because it is far below their usual noise but above rounding errors of single precision.
+            targets of magnitude 1: it is far below their usual noise, but above rounding errors of single precision.
 
     Raises:
         ValueError: If `num_components` is below 1, or `min_scale` is not above 0.

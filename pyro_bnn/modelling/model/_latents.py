@@ -174,7 +174,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
     @property
     def has_fixed_priors(self) -> bool:
-        """Whether all priors are fixed: none is learned, or depends on another variable."""
+        """Whether all priors are fixed: none is learned or depends on another variable."""
         statements = self._pyro_samples.values()
         ours = (s.is_fixed if isinstance(s, SiteStatement) else isinstance(s, Distribution) for s in statements)
         return all(ours) and self._likelihood.has_fixed_priors
