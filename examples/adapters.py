@@ -7,7 +7,7 @@ prints a table of accuracy, NLL, calibration error and CPU time, with standard e
 As in ``transformer.py``, the task is to tell from which library a docstring comes. A small Llama with random weights
 first learns to predict the next word of all training texts. It then gets adapters (`peft`) and a new head, and learns
 the task from few labelled texts. AdamW trains a plain network. Adam and natural gradients each fit a mean-field
-posterior of the adapters. So few texts can leave an adapter at its prior: the script says in how many fits this
+posterior of the adapters. With so few texts, an adapter may stay at its prior: the script says in how many fits this
 happened. Laplace's method puts a Gaussian around the weights of the plain network. The script needs `transformers` and
 `peft`, and downloads nothing. The results depend on the installed versions.
 """
@@ -174,7 +174,7 @@ SCORES = (
 
 
 def draw(tables: dict[str, Tensor]) -> None:
-    """Draw NLL and ECE of each method: means and standard errors over seeds."""
+    """Plot NLL and ECE of each method: means and standard errors over seeds."""
     axes = plotting.new_axes(1, 2, size=(6.2, 1.9))[0]
     for ax, column, name in zip(axes, (1, 2), ("NLL", "ECE"), strict=True):
         for row, table in enumerate(tables.values()):

@@ -1,7 +1,7 @@
 """A contextual bandit by Thompson sampling
 ========================================
 
-Thompson sampling, which also tries arms of which the posterior is unsure, is compared with a greedy rule and with
+Thompson sampling, which also tries arms about which the posterior is unsure, is compared with a greedy rule and with
 random choices. The script prints the regret of a step: the expected reward of the best arm minus that of the chosen
 arm.
 

@@ -190,8 +190,8 @@ def fit(
 def draw(
     name: str, probs: Tensor, y: Tensor, color: str, axes: Sequence[Axes]
 ) -> None:
-    """Draw accuracy with its 90 % interval against confidence, and the number
-    of texts with each confidence.
+    """Plot accuracy, with its 90 % interval, against confidence, and beside it
+    the number of texts with each confidence.
     """
     bins = metrics.calibration_bins(probs, y)
     axes[1].stairs(bins.counts, bins.edges, color=color, label=name)

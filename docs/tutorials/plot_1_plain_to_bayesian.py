@@ -206,9 +206,9 @@ plotting.loss_curves(fitted.history, axes)
 plt.show()
 
 # %%
-# *The ELBO and its two terms. At the end, the ELBO no longer rises: the fit was long enough. The ELBO rose from -33 to
-# -2.6 nats per row in the epochs that are left out, beside which the end would look flat. The pale curves are the
-# values of each epoch, and the lines their moving averages.*
+# *The ELBO and its two terms. At the end, the ELBO no longer rises: the fit was long enough. The first epochs, in which
+# it rose from -33 to -2.6 nats per row, are left out, because the rest would look flat beside them. The pale curves
+# are the values of each epoch, and the lines their moving averages.*
 #
 # **Common mistake: stopping too early.** The standard deviations converge long after the means. Check these curves
 # before you look at predictions.

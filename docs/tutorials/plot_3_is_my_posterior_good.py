@@ -220,8 +220,8 @@ plt.show()
 # - For decisions that depend on the gap, use the default of ``fit``, or NUTS if it is fast enough.
 # - Keep a small comparison of this kind with your code, and run it when the model changes.
 #
-# **Common mistake: the ELBO as a score.** A larger ELBO does not mean a better posterior in every region. The ELBO
-# depends on the regions with data.
+# **Common mistake: the ELBO as a score.** A larger ELBO does not mean a better posterior in every region. It says
+# little about regions without data.
 #
 # Exercises
 # ---------

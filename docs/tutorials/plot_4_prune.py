@@ -161,7 +161,7 @@ with torch.no_grad():
 print(f"accuracy of the sparse network {accuracy:.1%}")
 
 # %%
-# This network is small and fast, but has no epistemic uncertainty. If you need it, use the pruned posterior:
+# This network is small and fast, but has no epistemic uncertainty. For that, use the pruned posterior:
 # ``pb.save_posterior(small, "small.posterior", model)`` writes a file that is smaller the fewer weights are left.
 #
 # **Common mistake: an unsuitable prior.** The prior determines how many weights can be removed. If many small weights
