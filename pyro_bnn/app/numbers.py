@@ -18,7 +18,9 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def number(value: float, sign: str = "") -> str:
-    """Return a number with at least four significant digits (three below 1); never round before the decimal point.
+    """Return a number with at least four significant digits, or three for a number below 1.
+
+    All digits before the decimal point are shown.
 
     `sign="+"` also shows a plus sign.
     """
@@ -41,7 +43,7 @@ def with_error(value: float, error: float, sign: str = "") -> str:
 
 
 def six_digits(value: float) -> str:
-    """Return a number with commas between thousands. Decimals beyond six digits and end zeros are left out."""
+    """Return a number with at most six digits, or more before the point, without zeros at the end of its decimals."""
     if value and not SMALL <= abs(value) < MOST_WRITTEN:
         return f"{value:.6g}"
     text = f"{value:,.{max(0, 5 - _magnitude(value))}f}"

@@ -93,11 +93,11 @@ def train(
     """Train a Bayesian network on a table, arrays or images.
 
     The settings, the history and the posterior are written to a folder. Tables and arrays are fitted by default with
-    chains: Markov chains, each of which draws many networks that agree with the data. Ctrl-C stops the training. Then
-    nothing is kept of a run with chains, and --resume continues a variational run.
+    chains: Markov chains, each of which draws many networks that agree with the data. Ctrl-C stops the training. A
+    variational run can then be continued with --resume. A run with chains cannot: nothing of it is kept.
 
-    For tables and arrays, you may choose the network, its prior and the kind of noise. Scores on held-out training rows
-    choose what you leave out (see --method). For image sets, settings that you leave out come from a recipe (see
+    For tables and arrays, you may choose the network, its prior and the kind of noise. Settings that you leave out are
+    chosen by their scores on held-out training rows (see --method). For image sets, they come from a recipe (see
     --help-all).
 
     Numbers and dates in a table are standardised, and each category becomes an input. All results are in the units of

@@ -62,7 +62,7 @@ def _parts(cells: Cells) -> pd.DataFrame:
 
 
 def _around(parts: pd.DataFrame) -> pd.Series:
-    """Count the cells by the texts before and after their numbers, without the cells that have none."""
+    """Count the cells by the texts before and after their numbers, without the cells that have no such texts."""
     pairs = parts[["before", "after"]].dropna().apply(lambda column: column.str.strip())
     return pairs[(pairs["before"] + pairs["after"]) != ""].value_counts()
 
@@ -87,7 +87,7 @@ def _hours(cells: Cells) -> np.ndarray | None:
 
 
 def almost(cells: Cells) -> str:
-    """Say which cells prevent that a column of texts is read as amounts or times; return "" if few cells are such."""
+    """If most cells of a column of texts are amounts or times, say which cell is neither; otherwise return ""."""
     parts, present = _parts(cells), cells.present.astype(str)
     around = _around(parts)
     are_amounts = pd.Series(False, index=present.index)

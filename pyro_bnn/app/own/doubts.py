@@ -64,6 +64,9 @@ def _on_codes(cells: Cells) -> list[str]:
 
 
 def _is_far(code: float, others: pd.Index, ranges: float, fewest: int) -> bool:
-    """Return whether a number is more than some ranges of at least `fewest` other numbers away from all of them."""
+    """Return whether `code` is further than `ranges` times the range of `others` from all of these numbers.
+
+    If there are fewer than `fewest` other numbers, return False.
+    """
     low, high = others.min(), others.max()
     return bool(len(others) >= fewest and max(low - code, code - high) > ranges * (high - low))
