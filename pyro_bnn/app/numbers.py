@@ -43,7 +43,7 @@ def with_error(value: float, error: float, sign: str = "") -> str:
 
 
 def six_digits(value: float) -> str:
-    """Return a number with at most six digits, or more before the point, without zeros at the end of its decimals."""
+    """Return a number with commas between thousands, without decimals after the sixth digit or zeros at the end."""
     if value and not SMALL <= abs(value) < MOST_WRITTEN:
         return f"{value:.6g}"
     text = f"{value:,.{max(0, 5 - _magnitude(value))}f}"

@@ -96,9 +96,9 @@ def _score(losses: Tensor, *, is_class: bool) -> float:
 
 
 def _measured(prediction: Prediction, y: Tensor, scale: Sequence[float]) -> tuple[Tensor, float]:
-    """Return each row's squared error and the mean epistemic sd; for classes, each NLL and the mean mutual information.
+    """Return each row's squared error, shape (N,), and the mean epistemic sd.
 
-    The first has the shape (N,).
+    For classes, return each row's NLL, shape (N,), and the mean mutual information.
     """
     if isinstance(prediction, ClassificationPrediction):
         probs = prediction.probs.double().gather(-1, y[:, None])[:, 0]

@@ -102,12 +102,12 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
         num_samples: Number of draws in a prediction; by default each member of ``"ensemble"`` once, all stored
             draws of chains (at most 800), and 100 draws of other methods.
         max_iter: Largest number of epochs, by default as in :func:`~pyro_bnn.fit`. A fit ends earlier at a plateau. For
-            ``"nuts"`` and ``"mclmc"``, the number of draws of each chain, and the number of its warm-up draws; by
-            default 200 draws, after 200 warm-up draws for ``"nuts"`` and 600 for ``"mclmc"``. For ``"auto"``, the
-            largest value of each of these two numbers.
+            ``"nuts"`` and ``"mclmc"``, the number of draws of each chain, and also the number of its warm-up draws. By
+            default, there are 200 draws, after 200 warm-up draws for ``"nuts"`` and 600 for ``"mclmc"``. For
+            ``"auto"``, the largest value of each of these two numbers.
         batch_size: Number of rows in a batch; with ``None``, chosen from the number of rows. Chains use no batches.
-        learning_rate: Initial learning rate; with ``None``, 0.02 for Adam, and for natural gradients 0.1, as a fraction
-            of a Newton step.
+        learning_rate: Initial learning rate; with ``None``, 0.02 for Adam, and 0.1 of a Newton step for natural
+            gradients.
         early_stopping: Whether to hold out rows, and to keep the posterior that predicts them best. Chains do not use
             early stopping.
         validation_fraction: Share of the rows that `early_stopping` holds out.
@@ -263,7 +263,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
         the two ends comes last; in ``prediction.interval`` it comes first, as in torch.
 
         With a `calibration_fraction`, held-out rows correct the intervals, and the probability is guaranteed as long as
-        new rows resemble the old. Without it, the intervals are those of the model, which are right if the model is.
+        new rows resemble the old. Without it, the intervals come from the model, and are right if the model is right.
 
         Args:
             X: Inputs, shape (N, D).
