@@ -284,7 +284,7 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
 
 
 def _information(probs: Tensor, others: Tensor) -> Tensor:
-    """Sum the mutual information of each label of `probs`, (S, N, C), and of `others`, (S, M, C'), over the latter."""
+    """For each row of `probs`, (S, N, C), sum its mutual information with all rows of `others`, (S, M, C')."""
     num_samples, num_rows, num_classes = probs.shape
     joint = probs.flatten(1).mT @ others.flatten(1) / num_samples  # (N C, M C')
     entr = torch.special.entr
