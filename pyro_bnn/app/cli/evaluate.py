@@ -52,8 +52,8 @@ def evaluate(
     before calibration. It should be 90 %. Trees predict numbers without an uncertainty, so they have no such share.
 
     After `train --calibrate`, the first table compares the intervals before ("network") and after calibration. It has
-    the mean width and the share of the targets inside, also for each third of the rows, sorted by their predicted sd.
-    The calibrated share is right on average over all rows, not in each third.
+    the share of the targets inside, the mean width, and the shares for the thirds of the rows with the smallest, middle
+    and largest predicted sd. The calibrated share is right on average over all rows, not in each third.
     """
     options.check_run(run)
     with loading():

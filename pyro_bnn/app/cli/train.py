@@ -269,7 +269,7 @@ def train(
 
 
 def _on_test_rows(run: Any, ignored: Sequence[str], place: Path) -> tuple[dict[str, str], list[str]]:
-    """Return lines on the scores of a run and of baselines by their names, and advice if the scores are suspicious."""
+    """Return lines with the scores of a run and of baselines, and advice if the scores are suspicious."""
     from ..._core.summary import counted  # these are imported late: importing takes long
     from ..reports.drivers import hint_of_leak
     from ..reports.scores import scores_of, shown_name, shown_score
@@ -295,7 +295,7 @@ def _on_test_rows(run: Any, ignored: Sequence[str], place: Path) -> tuple[dict[s
 
 
 def _what_is_missing(dataset: str | None, out: Path | None, given: Mapping[str, Any]) -> str:
-    """Name the missing parts of the command that the user typed, and add examples of them to this command."""
+    """Name the parts that the user's command lacks, and show the command with examples of these parts."""
     lacks_target = Path(dataset or "").suffix.lower() in TABLES and "target" not in given
     missing = {"the data set": dataset is None, "--target": lacks_target, "--out": out is None}
     names = in_series([name for name, is_missing in missing.items() if is_missing])

@@ -27,8 +27,8 @@ FORMAT = r"(?P<before>.*?)(?P<form>1[., ]?234[.,]5)(?P<after>.*)"  # in which a 
 def numbers_or_amounts(cells: Cells, preferred: str = "") -> tuple[np.ndarray, str] | None:
     """Return the cells as numbers, and their format; None if some cells are neither numbers nor amounts nor times.
 
-    The format is that of :meth:`Cells.numbers`, with the sign or unit of amounts, as in "$1,234.5"; or it is `TIME`.
-    If `preferred` has a sign or a unit, cells with another one are not read.
+    The format of times is `TIME`. Other formats are those of :meth:`Cells.numbers`, with the sign or unit of amounts,
+    as in "$1,234.5". If `preferred` has a sign or a unit, cells with another one are not read.
     """
     known = re.fullmatch(FORMAT, preferred)
     form = preferred if known is None else _form(known["form"])
@@ -68,7 +68,7 @@ def _around(parts: pd.DataFrame) -> pd.Series:
 
 
 def _groups(texts: pd.Series) -> str:
-    """Return the format of money whose dots or commas separate thousands in all cells, or ""."""
+    """Return the format of amounts of money if their dots or commas separate thousands in all cells, or ""."""
     for mark, form in ((",", "1,234.5"), (".", "1.234,5")):
         is_grouped = texts.str.fullmatch(rf"[+-]?(?:\d{{1,3}}|[1-9]\d{{0,2}}(?:[{mark}]\d{{3}})+)")
         if is_grouped.all() and texts.str.contains(mark, regex=False).any():

@@ -132,7 +132,7 @@ class BeforeAndAfter:
 
     @property
     def _harm(self) -> str:
-        """A text that is empty unless calibration made intervals or sets wrong, or right ones much wider."""
+        """The intervals or sets that calibration made wrong, or much wider though they were right; "" for none."""
         worse = []
         for own, after in self._pairs:
             level, times = percent(own["level"], 0), after["width"] / own["width"] if own["width"] else 1.0
@@ -151,7 +151,7 @@ class BeforeAndAfter:
         return bool(row["inside"] >= low and (self.is_class or self.is_count or row["inside"] <= high))
 
     def _limits(self, row: Mapping[str, Any]) -> tuple[float, float]:
-        """Return the limits between which a share lies by chance."""
+        """Return the limits between which a share probably lies if it is right."""
         from scipy.stats import binom  # imported late: importing takes long
 
         if row["name"] != OWN:

@@ -156,7 +156,7 @@ def is_exact(linear: float, guess: float) -> bool:
 
 
 def leak_in_words(leak: Leak | None, ignored: Sequence[str]) -> tuple[str, str]:
-    """Return a clause on the columns of a leak, and the option to train without these columns and `ignored`."""
+    """Return a clause on the columns of a `Leak`, and the option to train without these columns and `ignored`."""
     if leak is None:
         return "a column, or a sum of columns, probably contains the target", "--ignore"
     names, is_one = in_series(leak.columns), len(leak.columns) == 1

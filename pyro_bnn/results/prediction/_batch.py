@@ -232,7 +232,7 @@ NUM_FIRST = 2  # draws in the first block, for which the network runs one by one
 
 
 def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int], batches: list["Batch[P]"]) -> int:
-    """Add the draws of all seeds to as many batches as memory allows, at least one; return the number of batches."""
+    """Add the draws of all seeds to the first batches, as many as memory allows. Return how many these are."""
     done = 0
     while done < len(seeds):
         block = seeds[done : done + (NUM_FIRST if done == 0 else min(batch.block.size for batch in batches))]

@@ -113,7 +113,7 @@ def parts(values: Tensor, numbers_per_row: int) -> Iterator[Tensor]:
 
 
 def noisy(name: str, prediction: RegressionPrediction) -> RegressionPrediction:
-    """Return `prediction`. Raise unless it has noise, at least two draws, and one output."""
+    """Return a prediction. Raise unless it has noise, at least two draws, and one output."""
     outputs = prediction.mean.shape[1:]
     if outputs.numel() != 1:
         raise ValueError(f"`{name}` must predict one number for each row, got outputs of shape {tuple(outputs)}.")

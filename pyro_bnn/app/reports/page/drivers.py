@@ -163,7 +163,7 @@ def _inputs(subject: Subject, row: int, names: Sequence[str]) -> list[str]:
 
 
 def _shown(cell: str | float | None, *, is_number: bool) -> str:
-    """Return a number as in other tables. Texts, amounts such as $1,990.00, and years stay as in the file."""
+    """Return a large or long number as in other tables, and any other cell as in the file."""
     if pandas.isna(cell):
         return "missing"
     text = str(cell)

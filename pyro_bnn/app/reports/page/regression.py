@@ -277,7 +277,7 @@ def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], di
 
 
 def _limits(error: float) -> tuple[float, float]:
-    """Return limits between which a right RMSE / sd lies with probability `CHANCE`, given its standard error."""
+    """Return limits between which RMSE / sd lies with probability `CHANCE` if the sds are right."""
     miss = max(NormalDist().inv_cdf((1 + CHANCE) / 2) * error, SMALL_RATIO)
     return max(1 - miss, 0.0), 1 + miss
 

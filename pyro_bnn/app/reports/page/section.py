@@ -11,7 +11,7 @@ from ...config import LEVEL
 
 Level: TypeAlias = Literal["good", "note", "problem"]
 About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline", "limit", "unclear"]
-"""What a verdict is about: "unclear" if the rows are too few to tell whether the predictions are of use."""
+"""What a verdict is about; "unclear" means that the rows are too few to tell whether the predictions are of use."""
 
 DECISIONS = {
     "usable": "Usable",
