@@ -6,10 +6,7 @@ from collections.abc import Sequence
 
 
 def matches(glob: str, name: str) -> bool:
-    """Return whether a dotted name matches a glob.
-
-    `*` stands for any characters of one component, and `**` for any number of components.
-    """
+    """Return whether a dotted name matches a glob: `*` stands for a part of a component, `**` for any components."""
 
     def match(patterns: list[str], parts: list[str]) -> bool:
         if not patterns:

@@ -18,9 +18,7 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def number(value: float, sign: str = "") -> str:
-    """Return a number with at least four significant digits, or three for a number below 1.
-
-    All digits before the decimal point are shown.
+    """Return a number with at least four significant digits (three below 1), and all digits before the point.
 
     `sign="+"` also shows a plus sign.
     """

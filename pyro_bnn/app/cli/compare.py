@@ -4,10 +4,8 @@ The JSON of `compare` has these items:
 
 - `folder`, `seed`, `num_samples` (draws of each chain) and `pictures` (file names),
 - `statuses` (the status of each fit, by the name of the method) and `verdict` (the result in words),
-- `rows`, a list with an object for each number.
-
-Each object has `reference` ("" if the number describes a single method), `method`, `region`, `score`, `value`,
-`standard_error`, `quantile_10` and `quantile_90` (quantiles of a ratio over test rows or points).
+- `rows`, whose items have `reference` ("" for a score of a single method), `method`, `region`, `score`, `value`,
+  `standard_error`, `quantile_10` and `quantile_90` (quantiles of a ratio over test rows or points).
 """
 
 from pathlib import Path

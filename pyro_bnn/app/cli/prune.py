@@ -1,14 +1,11 @@
 """`pyro-bnn prune`.
 
-The JSON of `prune` has these items:
+The JSON of `prune` has `folder`, `pictures` (file names), and these items:
 
-- `folder` and `pictures` (file names),
-- `report` and `gains` of pruning.json: for each share of removed weights, `report` has the scores, and `gains` has the
-  file size in bytes and the times in seconds,
-- `pruned`, the `folder` and the `status` of the pruned copy; null without --keep.
-
-`gains` also has `change`: the change of the NLL that the first sentence of the output reports, its standard error, and
-the share of removed weights.
+- `report`: the scores for each share of removed weights,
+- `gains`: the file sizes in bytes and the times in seconds for these shares, and `change`: the change of the NLL that
+  the first sentence of the output reports, with its share of removed weights and its standard error,
+- `pruned`: the `folder` and the `status` of the pruned copy; null without --keep.
 """
 
 from contextlib import nullcontext
@@ -66,7 +63,7 @@ def prune(
     The columns "mean" have the scores of the network with the mean weights, and the columns "draws" have the scores of
     the mean prediction of drawn networks. Weights can be removed if the NLL rises by at most 0.01. The speed is the
     time with dense layers divided by the time with sparse layers. A layer with more than 10 % of its weights left stays
-    dense. pruning.json also has the times.
+    dense.
     """
     if (keep is None) != (out is None):
         raise ValueError("--keep and --out go together: the share of weights to keep, and the folder for the copy.")

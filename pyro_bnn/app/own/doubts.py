@@ -64,9 +64,6 @@ def _on_codes(cells: Cells) -> list[str]:
 
 
 def _is_far(code: float, others: pd.Index, ranges: float, fewest: int) -> bool:
-    """Return whether `code` is further than `ranges` times the range of `others` from all of these numbers.
-
-    If there are fewer than `fewest` other numbers, return False.
-    """
+    """Return whether `code` is further from all `others` than `ranges` times their range; False for few others."""
     low, high = others.min(), others.max()
     return bool(len(others) >= fewest and max(low - code, code - high) > ranges * (high - low))

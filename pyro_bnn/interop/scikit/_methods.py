@@ -342,10 +342,7 @@ METHODS: dict[str, Callable[[Task], Fitted]] = {
 
 
 def check_settings(settings: Settings, method: str) -> None:
-    """Raise if a setting is wrong, and warn of each changed setting that has no effect.
-
-    `method` is the one that is used: :meth:`BNNEstimator.partial_fit` uses "svi" in place of "auto".
-    """
+    """Raise if a setting is wrong, and warn of each changed setting that has no effect with this method."""
     for name, check in CHECKS.items():
         if getattr(settings, name) is not None or getattr(Settings, name) is not None:
             check(name, getattr(settings, name))
