@@ -52,7 +52,7 @@ def compare_with_chains(
 ) -> Comparison:
     """Draw four chains from the exact posterior of a run's network, and compare their predictions with the run's.
 
-    Before the first draw, `expect` is called with the largest number of seconds that the chains may take. After the
+    Before the first draw, `expect` is called with the largest number of seconds that the chains can take. After the
     last draw, `report` is called once for the chains and once for the run, with a name and a status.
     """
     model, posterior = load_run(run, rows)

@@ -234,8 +234,8 @@ class PredictiveModule(nn.Module):
 
         Returns:
             In regression, ``mean`` and the variances ``aleatoric`` and ``epistemic``, each of shape ``(N, *O)``. In
-            classification, ``probs`` of shape (N, C), and two entropies of shape (N,), in nats: ``aleatoric`` (expected
-            entropy) and ``epistemic`` (mutual information of label and weights).
+            classification, ``probs`` of shape (N, C), ``aleatoric`` (expected entropy) and ``epistemic`` (mutual
+            information of label and weights). Both uncertainties are in nats, and have the shape (N,).
         """
         outputs = self._outputs(x)  # (K, N, ...), first, since a compiled `scan` loses track of objects made before it
         likelihood = self.likelihood.given({name: values() for name, values in self.noise.items()})
