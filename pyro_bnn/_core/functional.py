@@ -53,7 +53,7 @@ def _present(net: nn.Module, path: str) -> Tensor:
 
 
 def present_values(net: nn.Module, paths: Iterable[str]) -> dict[str, Tensor]:
-    """Return the current values by path. Within :func:`swapped`, these are the tensors that were swapped in."""
+    """Return the current values of parameters. Within :func:`swapped`, these are the tensors that were swapped in."""
     owners = {path: _owner(net, path) for path in paths}
     return {path: getattr(owner, attribute) for path, (owner, attribute) in owners.items()}
 
@@ -63,7 +63,7 @@ def num_axes(net: nn.Module, path: str) -> int:
 
 
 def num_lead_axes(net: nn.Module, tensors: Mapping[str, Tensor]) -> int:
-    """Return the largest number of axes of draws that a tensor has in front of the axes of its parameter."""
+    """Return the largest number of draw axes of a tensor; these lie in front of its parameter's own axes."""
     return max(value.dim() - num_axes(net, path) for path, value in tensors.items())
 
 
@@ -90,7 +90,7 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
 
 
 def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
-    """Return `value` as the layer uses it. In an embedding, the padding row keeps the layer's own values."""
+    """Return `value`, but with the layer's own values in the padding row of an embedding."""
     return _with_padding(*_owner(net, path), value)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def matches(glob: str, name: str) -> bool:
-    """Return whether a dotted name matches a glob: `*` stays within a component, `**` stands for any components."""
+    """Return whether a dotted name matches a glob: `*` stands for a part of a component, `**` for any components."""
 
     def match(patterns: list[str], parts: list[str]) -> bool:
         if not patterns:

@@ -70,7 +70,7 @@ def _cut(net: nn.Module, random: Collection[str]) -> tuple[list[nn.Module], list
 
 
 def _layers(net: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Yield the path and layer of each place in nested `nn.Sequential` modules. A layer may have several places."""
+    """Yield the path and layer of each position in nested `nn.Sequential` modules. A layer may occur several times."""
     for name, layer in net._modules.items():
         if type(layer) is nn.Sequential:
             yield from _layers(layer, f"{prefix}{name}.")

@@ -56,7 +56,7 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     "verbose": ("progress",),
     "warmup_steps": ("num_warmup",),
 }
-"""Names in other libraries, each with names here. The suggestion is the first of these that exists."""
+"""Names in other libraries, each with names to suggest. The suggestion is the first of these that exists."""
 
 
 def nearest(name: str, names: Iterable[str], *, similar: float = SIMILAR) -> str:

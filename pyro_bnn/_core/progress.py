@@ -24,8 +24,8 @@ def progress_bar(
 ) -> tqdm:
     """Return a bar such as ``epoch 19/100 ████ ELBO -13.2 00:04, 00:17 left``, for a `with` statement.
 
-    If the user did not ask (`shown` is None), the bar appears after `DELAY`, but never in a test by pytest. Without a
-    terminal and a notebook, there are lines, but not in a worker process, whose lines would mix with those of others.
+    If the user did not ask (`shown` is None), the bar appears after `DELAY`, but never in a test by pytest. Outside of
+    terminals and notebooks, lines are written instead, except in worker processes, whose lines would be mixed.
     """
     is_terminal = sys.stderr is not None and sys.stderr.isatty()
     is_notebook = False

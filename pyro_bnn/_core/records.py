@@ -130,7 +130,7 @@ def require_tensors(owner: str, state: Mapping[str, object]) -> dict[str, Tensor
 def check_numbers(owner: str, got: Mapping[str, Tensor], own: Mapping[str, Tensor], constants: Collection[str]) -> None:
     """Raise if a number is not finite, or a running variance of batch normalisation is negative.
 
-    A buffer named in `constants`, such as an attention mask, may have infinite elements where `own` has the same ones.
+    A buffer in `constants`, such as an attention mask, may have infinite elements that are equal to those of `own`.
     """
     for name, value in got.items():
         same = own[name].to(value.device) == value

@@ -116,7 +116,7 @@ def _draws_on_cuda(device: torch.device | None) -> bool:
 
 @contextmanager
 def restored(device: torch.device | None) -> Iterator[None]:
-    """Restore torch's generators after a `with` block, which holds `EXCLUSIVE`."""
+    """Restore torch's generators after a `with` block. Other threads wait."""
     with EXCLUSIVE:
         outer = _generator_states(_draws_on_cuda(device))
         try:
@@ -217,7 +217,7 @@ def allow_local_mode(module: PyroModule) -> None:
 
 
 def local_param(name: str, parameter: nn.Parameter) -> Tensor:
-    """Return a parameter by a `pyro.param` statement without Pyro's store; a frozen one without a statement."""
+    """Return a parameter, by a `pyro.param` statement without Pyro's store unless the parameter is frozen."""
     if not parameter.requires_grad:  # Pyro's optimizers would give it the gradient 0, to which weight decay is added
         return parameter
     parameter.unconstrained = weakref.ref(parameter)  # type: ignore[attr-defined]  # pyro.infer.SVI reads it

@@ -21,9 +21,9 @@ def explained(
     advice for too many arguments, and is used if the function has no arguments that must be passed by name. For a
     class, the decorator replaces `__init__`.
 
-    `kinds` maps the name of an argument to a function that returns whether a value suits it. These functions find an
-    argument that the user left out: the values after it move one place forward, so the missing argument is the first
-    one with an unsuitable value.
+    `kinds` maps the name of an argument to a function that returns whether a value suits it. If the user leaves out an
+    argument, the values after it move one place forward, so the missing argument is the first one with an unsuitable
+    value.
     """
 
     def decorated(function: F) -> F:

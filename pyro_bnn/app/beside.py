@@ -34,8 +34,8 @@ RANGE = " 10-90 %"  # name of the row with the range of a ratio
 LENGTHS = ("epistemic sd", "total sd", "rms mean difference", "wasserstein")  # scores in the unit of the target
 
 CLOSE_SD = 0.1
-"""Heuristic: the standard deviations of two methods agree if their ratio differs from 1 by at most `CLOSE_SD`, and so
-do the quantiles of the ratio over rows."""
+"""Heuristic: the standard deviations of two methods agree if the mean and the outer quantiles of their ratio over rows
+differ from 1 by at most `CLOSE_SD`."""
 
 FAR = 3  # heuristic: this multiple of the largest difference between chains of NUTS is beyond doubt
 
@@ -52,8 +52,8 @@ def compare_with_chains(
 ) -> Comparison:
     """Draw four chains from the exact posterior of a run's network, and compare their predictions with the run's.
 
-    Before the first draw, `expect` is called with the most seconds that the chains can take at the present speed of the
-    machine. After the last draw, `report` is called once for the chains and once for the run, with a name and a status.
+    Before the first draw, `expect` is called with the largest number of seconds that the chains can take. After the
+    last draw, `report` is called once for the chains and once for the run, with a name and a status.
     """
     model, posterior = load_run(run, rows)
     model.requires_grad_(False)  # parameters without a posterior, such as a noise scale, keep what the run learned

@@ -47,7 +47,7 @@ def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module |
 
 
 def unused_globs(config: RunConfig, data: Dataset) -> str:
-    """Return a clause that names the globs of a run's prior that choose no parameter, or "" if there are none."""
+    """Return a clause on the globs of a run's prior that choose no parameter, or "" if there are none."""
     prior = make_prior(config.prior)
     if not isinstance(prior, PriorByName):
         return ""

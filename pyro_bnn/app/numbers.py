@@ -18,7 +18,7 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def number(value: float, sign: str = "") -> str:
-    """Return a number with at least four significant digits (three below 1); never round before the decimal point.
+    """Return a number with at least four significant digits (three below 1), and all digits before the point.
 
     `sign="+"` also shows a plus sign.
     """
@@ -41,7 +41,7 @@ def with_error(value: float, error: float, sign: str = "") -> str:
 
 
 def six_digits(value: float) -> str:
-    """Return a number with commas between thousands. Decimals beyond six digits and end zeros are left out."""
+    """Return a number with commas between thousands, without decimals after the sixth digit or zeros at the end."""
     if value and not SMALL <= abs(value) < MOST_WRITTEN:
         return f"{value:.6g}"
     text = f"{value:,.{max(0, 5 - _magnitude(value))}f}"

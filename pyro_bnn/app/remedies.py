@@ -64,9 +64,9 @@ def longer_chains(config: RunConfig, posterior: "MCMCPosterior", modes: "Modes |
 
 
 def times_longer(posterior: "MCMCPosterior", modes: "Modes | None") -> float:
-    """Return how many times as long chains that are too short must be; 0 if a fit makes no longer ones.
+    """Return the factor by which chains that are too short must become longer; 0 if they have the greatest length.
 
-    R-hat squared minus 1 falls like one over the length. If it is not known, the chains get `MORE` of their time.
+    R-hat squared minus 1 is inversely proportional to the length. If R-hat is not known, the factor is `MORE`.
     """
     from ..auto.choosing import MOST_STEPS_MADE  # imported late: loads torch
     from ..inference.mcmc import LARGEST_WITHIN

@@ -165,7 +165,7 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
 
 
 def _divided(config: RunConfig, file: Table, table: Table, names: list[str], sha: str, facts: Facts | None) -> Dataset:
-    """Divide the rows of a table, all or some of those in a file, into training, calibration and test rows."""
+    """Divide the rows of `table`, which are all or some rows of `file`, into training, calibration and test rows."""
     notes = [*table.notes]
     details: tuple[str, ...] = ()
     cells = table.column(config.target)
@@ -265,7 +265,7 @@ def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -
 
 
 def first_look(config: RunConfig, *, guesses: bool) -> tuple[str, str, int, bool]:
-    """Return the likelihood, the reason, the number of rows without separate test rows, and whether there are such."""
+    """Return the likelihood, the reason, the number of rows, and whether there are further, separate test rows."""
     path = _near(config.dataset)
     if config.kind == "table":
         table = read_table(path, header=config.header)

@@ -17,7 +17,7 @@ from .specs import stored
 NUM_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 3000, 20, 3000  # heuristic, for tables and arrays
 MOST_COLUMNS = 20  # largest number of columns in an error message
 VARIATIONAL = frozenset(name for name, setting in declared().items() if setting.panel == SVI)
-"""Settings of a variational fit. A run is variational if the user gives such a setting."""
+"""Settings of a variational fit. If the user gives one of them, the run is variational."""
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from ._recording import Call, Forward, RecordedOutput, Recorder, State
 
 
 class Plan:
-    """Finds modules without random or learned parameters (given by their paths), whose results may be kept."""
+    """Finds modules whose results may be kept: those without parameters that `random` or `learned` has, by path."""
 
     def __init__(self, net: nn.Module, random: set[str], learned: Collection[str] = ()) -> None:
         owners = {path.rpartition(".")[0] for path in (*random, *learned)}

@@ -57,7 +57,7 @@ def generators_of_others() -> tuple[object, ...]:
 
 
 def _content(value: Any) -> list[Any] | None:
-    """Return the items of a container or the state of a (method's) random generator; None for other values."""
+    """Return the items of a container, or the state of a random generator (given itself or by its method), or None."""
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
     if isinstance(value, (list, tuple, set)):
@@ -88,7 +88,7 @@ PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, 
 
 
 class Diverged(Exception):  # noqa: N818  # control flow: the caller runs the network as a whole
-    """Raised if a network takes another branch than it did when recorded, and needs a tensor that was not kept."""
+    """Raised if a network takes a different branch than in its recorded run, and needs a tensor that was not kept."""
 
 
 class _OpaqueError(Exception):
@@ -312,7 +312,7 @@ def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 def _trains(func: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether the operation is batch normalisation that updates its statistics; the schema may not say so."""
+    """Return whether the operation is batch normalisation that updates its running statistics."""
     if "batch_norm" not in func._schema.name:
         return False
     named = _named(func, args, kwargs)
@@ -348,7 +348,7 @@ def _rebuilt(value: Any, replace: Callable[[Any], Any], kinds: tuple[type, ...])
 
 
 def _described(value: Any) -> Any:
-    """Replace tensors by shape, dtype and device, to compare the arguments of calls."""
+    """Replace each tensor by its shape, dtype and device, to compare the arguments of calls."""
     if isinstance(value, Tensor):
         return value.shape, value.dtype, value.device
     if type(value) in (tuple, list):

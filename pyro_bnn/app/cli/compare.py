@@ -1,9 +1,11 @@
 """`pyro-bnn compare`.
 
-The JSON of `compare` has `folder`, `num_samples` (draws of each chain), `seed`, `pictures` (file names), `statuses`
-(the status of each fit, by the name of the method), `verdict` (the result in words) and `rows`. Each item of `rows`
-describes one number, and has `reference` ("" if the number describes a single method), `method`, `region`, `score`,
-`value`, `standard_error`, `quantile_10` and `quantile_90` (quantiles of a ratio over test rows or points).
+The JSON of `compare` has these items:
+
+- `folder`, `seed`, `num_samples` (draws of each chain) and `pictures` (file names),
+- `statuses` (the status of each fit, by the name of the method) and `verdict` (the result in words),
+- `rows`, whose items have `reference` ("" for a score of a single method), `method`, `region`, `score`, `value`,
+  `standard_error`, `quantile_10` and `quantile_90` (quantiles of a ratio over test rows or points).
 """
 
 from pathlib import Path

@@ -1,10 +1,13 @@
 """`pyro-bnn demo`.
 
 The JSON of `demo` has `folder`, `pictures` (file names), `seconds`, `digits` and `regression`. `digits` has the items
-`rows`, `ood`, `num_test` and `num_unknown` of the JSON of `evaluate`. `regression` has the standard deviations
-`epistemic_scale_inside`, `epistemic_scale_outside`, `aleatoric_scale_inside` and `noise_scale_true`. `truth_in_band` is
-the fraction of the true curve in the band of ± 2 epistemic standard deviations. `band_inside` is the mean width of the
-band over the range of the points, and `band_at_end` is the band's width at x = -1.
+`rows`, `ood`, `num_test` and `num_unknown` of the JSON of `evaluate`. `regression` has these items:
+
+- the standard deviations `epistemic_scale_inside`, `epistemic_scale_outside`, `aleatoric_scale_inside` and
+  `noise_scale_true`,
+- `truth_in_band`: the fraction of the true curve in the band of ± 2 epistemic standard deviations,
+- `band_inside`: the mean width of the band over the range of the points,
+- `band_at_end`: the width of the band at x = -1.
 """
 
 import time

@@ -1,8 +1,10 @@
 """`pyro-bnn evaluate`.
 
-The JSON of `evaluate` has `folder`, `pictures` (file names), `headline` (the first line of `pyro-bnn report`),
-`usability` (a key of `DECISIONS`, which says whether the run is usable), and the items of metrics.json. For image sets,
-`headline` and `usability` are null.
+The JSON of `evaluate` has the items of metrics.json, and these items:
+
+- `folder` and `pictures` (file names),
+- `headline`, the first line of `pyro-bnn report`; null for image sets,
+- `usability`, a key of `DECISIONS`, which says whether the run is usable; null for image sets.
 
 For image sets, metrics.json has `num_test` and `num_unknown` (numbers of images), `rows` and `ood`. Each item of `rows`
 describes one kind of prediction, such as a mean of draws, and has `name`, `accuracy`, `nll` (nats), `ece` and `brier`.
@@ -11,7 +13,7 @@ Each item of `ood` describes one score that should detect unknown images, and ha
 For tables and arrays, metrics.json has `target`, `num_test`, `is_class`, `rows` and `calibration`. Each item of `rows`
 has the `name` and the `scores` of one kind of prediction. Without --calibrate, `calibration` is null. With --calibrate,
 `calibration` is an object with `num_calibration` and another list `rows`. Each item of this second list has `level`,
-`name`, `inside` (the share of the targets inside), `width`, and `thirds` (this share in each third of the test rows).
+`name`, `inside` (the share of the targets inside), `width`, and `thirds` (the share in each third of the test rows).
 """
 
 import re
@@ -44,14 +46,14 @@ def evaluate(
     The command prints the results, and writes metrics and pictures into the run's folder. For tables and arrays, the
     line below the scores says whether the run is usable. For images, `pyro-bnn report` says whether the run is usable.
 
-    The row "mean of draws" has the scores of the Bayesian prediction, and the row above it those of single networks.
-    NLL (negative log-likelihood per row), RMSE and CRPS (both in units of the target), ECE (calibration error) and the
-    Brier score are better if they are smaller. "in 90 %" is the share of the targets in 90 % intervals, before
-    calibration. It should be 90 %. Trees predict numbers without an uncertainty, so they have no such share.
+    The row "mean of draws" has the scores of the Bayesian prediction. The row above it has the scores of single
+    networks. NLL (negative log-likelihood per row), RMSE and CRPS (both in units of the target), ECE (calibration
+    error) and the Brier score are better if they are smaller. "in 90 %" is the share of the targets in 90 % intervals,
+    before calibration. It should be 90 %. Trees predict numbers without an uncertainty, so they have no such share.
 
-    After `train --calibrate`, the first table compares the intervals before ("network") and after calibration: the
-    share of the targets inside, the mean width, and this share in each third of the rows by their predicted sd. The
-    calibrated share is right on average over all rows, not in each third.
+    After `train --calibrate`, the first table compares the intervals before ("network") and after calibration. It has
+    the share of the targets inside, the mean width, and the shares for the thirds of the rows with the smallest, middle
+    and largest predicted sd. The calibrated share is right on average over all rows, not in each third.
     """
     options.check_run(run)
     with loading():

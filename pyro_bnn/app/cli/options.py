@@ -123,7 +123,7 @@ class PlainCommand(PlainFlags, TyperCommand):
     """A command of the program."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line. Raise if columns are named twice, as Typer would silently ignore the first ones."""
+        """Parse the command line. Raise if an option is given twice, as Typer would silently ignore the first value."""
         given = [part.partition("=")[0] for part in args]
         if twice := next((name for name in OF_COLUMNS if given.count(name) > 1), ""):
             once = "train once for each target" if twice == "--target" else "separate several columns by commas"

@@ -1,7 +1,7 @@
 """`pyro-bnn predict`.
 
 The JSON of `predict` has `folder`, `file` (null without --out), `num_rows`, `scores` (of the rows with known targets),
-`notes` on the run and on the rows, and `predictions`. Without --out, `predictions` is a list with an object for each
+`notes` (on the run and on the rows) and `predictions`. Without --out, `predictions` is a list with an object for each
 row. The keys of each object are the names of the columns in the CSV. With --out, `predictions` is null.
 """
 
@@ -86,9 +86,9 @@ def predict(
     conformal set (1) or not (0).
 
     Rows keep their order. The first column has the row numbers, unless a copied column identifies the rows. Standard
-    deviations and probabilities have at least three significant digits; the mean and the intervals end at the place of
-    the last digit of the sd. If the file contains the target, the command also prints scores. With --json and without
-    --out, the JSON document contains the predictions.
+    deviations and probabilities have at least three significant digits, and the mean and the intervals have as many
+    decimals as the sd. If the file contains the target, the command also prints scores. With --json and without --out,
+    the JSON document contains the predictions.
     """
     levels = options.read_numbers(float, f"{LEVEL}" if level is None else level, "--level")
     if not levels or not all(0 < share < 1 for share in levels):

@@ -1,10 +1,11 @@
 """`pyro-bnn prune`.
 
-The JSON of `prune` has `folder`, `pictures` (file names), `report`, `gains` and `pruned`. For each share of removed
-weights, `report` has the scores, and `gains` has the file size in bytes and the times in seconds, as in pruning.json.
-The field `change` of `gains` belongs to the first sentence of the output: it has the share of removed weights of that
-sentence, the change of the NLL, and the standard error of this change. `pruned` has the `folder` and the `status` of
-the pruned copy, or is null without --keep.
+The JSON of `prune` has `folder`, `pictures` (file names), and these items:
+
+- `report`: the scores for each share of removed weights,
+- `gains`: the file sizes in bytes and the times in seconds for these shares, and `change`: the change of the NLL that
+  the first sentence of the output reports, with its share of removed weights and its standard error,
+- `pruned`: the `folder` and the `status` of the pruned copy; null without --keep.
 """
 
 from contextlib import nullcontext
@@ -59,9 +60,10 @@ def prune(
     lowest signal-to-noise ratio |mean| / sd are removed first. Tables and pictures are written into the run's folder.
     The run keeps all its weights. Only runs on images, and runs with `train --method svi`, can be pruned.
 
-    Scores "mean" are those of the network of mean weights, and scores "draws" are means over drawn networks. Weights
-    can be removed if the NLL rises by at most 0.01. The speed is the time of dense layers divided by that of sparse
-    ones; a layer with more than 10 % of its weights left stays dense. pruning.json also has the ratios and times.
+    The columns "mean" have the scores of the network with the mean weights, and the columns "draws" have the scores of
+    the mean prediction of drawn networks. Weights can be removed if the NLL rises by at most 0.01. The speed is the
+    time with dense layers divided by the time with sparse layers. A layer with more than 10 % of its weights left stays
+    dense.
     """
     if (keep is None) != (out is None):
         raise ValueError("--keep and --out go together: the share of weights to keep, and the folder for the copy.")

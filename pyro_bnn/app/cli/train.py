@@ -93,11 +93,11 @@ def train(
     """Train a Bayesian network on a table, arrays or images.
 
     The settings, the history and the posterior are written to a folder. Tables and arrays are fitted by default with
-    chains: Markov chains, each of which draws many networks that agree with the data. Ctrl-C stops the training. Then
-    nothing is kept of a run with chains, and --resume continues a variational run.
+    chains: Markov chains, each of which draws many networks that agree with the data. Ctrl-C stops the training. A
+    variational run can then be continued with --resume. A run with chains cannot: nothing of it is kept.
 
-    For tables and arrays, you may choose the network, its prior and the kind of noise. Scores on held-out training rows
-    choose what you leave out (see --method). For image sets, settings that you leave out come from a recipe (see
+    For tables and arrays, you may choose the network, its prior and the kind of noise. Settings that you leave out are
+    chosen by their scores on held-out training rows (see --method). For image sets, they come from a recipe (see
     --help-all).
 
     Numbers and dates in a table are standardised, and each category becomes an input. All results are in the units of
@@ -269,7 +269,7 @@ def train(
 
 
 def _on_test_rows(run: Any, ignored: Sequence[str], place: Path) -> tuple[dict[str, str], list[str]]:
-    """Return lines on the scores of a run and of baselines by their names, and advice if the scores are suspicious."""
+    """Return lines with the scores of a run and of baselines, and advice if the scores are suspicious."""
     from ..._core.summary import counted  # these are imported late: importing takes long
     from ..reports.drivers import hint_of_leak
     from ..reports.scores import scores_of, shown_name, shown_score
@@ -295,7 +295,7 @@ def _on_test_rows(run: Any, ignored: Sequence[str], place: Path) -> tuple[dict[s
 
 
 def _what_is_missing(dataset: str | None, out: Path | None, given: Mapping[str, Any]) -> str:
-    """Name the missing parts of the command that the user typed, and add examples of them to this command."""
+    """Name the parts that the user's command lacks, and show the command with examples of these parts."""
     lacks_target = Path(dataset or "").suffix.lower() in TABLES and "target" not in given
     missing = {"the data set": dataset is None, "--target": lacks_target, "--out": out is None}
     names = in_series([name for name, is_missing in missing.items() if is_missing])

@@ -27,8 +27,8 @@ FORMAT = r"(?P<before>.*?)(?P<form>1[., ]?234[.,]5)(?P<after>.*)"  # in which a 
 def numbers_or_amounts(cells: Cells, preferred: str = "") -> tuple[np.ndarray, str] | None:
     """Return the cells as numbers, and their format; None if some cells are neither numbers nor amounts nor times.
 
-    The format is that of :meth:`Cells.numbers`, with the sign or unit of amounts, as in "$1,234.5"; or it is `TIME`.
-    If `preferred` has a sign or a unit, cells with another one are not read.
+    The format of times is `TIME`. Other formats are those of :meth:`Cells.numbers`, with the sign or unit of amounts,
+    as in "$1,234.5". If `preferred` has a sign or a unit, cells with another one are not read.
     """
     known = re.fullmatch(FORMAT, preferred)
     form = preferred if known is None else _form(known["form"])
@@ -62,13 +62,13 @@ def _parts(cells: Cells) -> pd.DataFrame:
 
 
 def _around(parts: pd.DataFrame) -> pd.Series:
-    """Count the cells by the texts before and after their numbers, without the cells that have none."""
+    """Count the cells by the texts before and after their numbers, without the cells that have no such texts."""
     pairs = parts[["before", "after"]].dropna().apply(lambda column: column.str.strip())
     return pairs[(pairs["before"] + pairs["after"]) != ""].value_counts()
 
 
 def _groups(texts: pd.Series) -> str:
-    """Return the format of money whose dots or commas separate thousands in all cells, or ""."""
+    """Return the format of amounts of money if their dots or commas separate thousands in all cells, or ""."""
     for mark, form in ((",", "1,234.5"), (".", "1.234,5")):
         is_grouped = texts.str.fullmatch(rf"[+-]?(?:\d{{1,3}}|[1-9]\d{{0,2}}(?:[{mark}]\d{{3}})+)")
         if is_grouped.all() and texts.str.contains(mark, regex=False).any():
@@ -87,7 +87,7 @@ def _hours(cells: Cells) -> np.ndarray | None:
 
 
 def almost(cells: Cells) -> str:
-    """Say which cells prevent that a column of texts is read as amounts or times; return "" if few cells are such."""
+    """If most cells of a column of texts are amounts or times, say which cell is neither; otherwise return ""."""
     parts, present = _parts(cells), cells.present.astype(str)
     around = _around(parts)
     are_amounts = pd.Series(False, index=present.index)

@@ -65,7 +65,7 @@ def describe_columns(config: RunConfig, table: Table, encoding: TableEncoding, t
 
 
 def values_in_words(cells: Cells, kind: str) -> str:
-    """Return the least, middle and largest number, the first and last date, or the number of different texts."""
+    """Return the range and the median of numbers, the first and last date, or the number of different texts."""
     if cells.is_missing.all():
         return ""
     with suppress(ValueError):  # the target may have cells in the test rows that are no numbers

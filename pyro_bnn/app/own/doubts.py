@@ -64,6 +64,6 @@ def _on_codes(cells: Cells) -> list[str]:
 
 
 def _is_far(code: float, others: pd.Index, ranges: float, fewest: int) -> bool:
-    """Return whether a number is more than some ranges of at least `fewest` other numbers away from all of them."""
+    """Return whether `code` is further from all `others` than `ranges` times their range; False for few others."""
     low, high = others.min(), others.max()
     return bool(len(others) >= fewest and max(low - code, code - high) > ranges * (high - low))

@@ -96,7 +96,7 @@ def target_numbers(cells: Cells) -> tuple[np.ndarray, str]:
 
 
 def _read(cells: Cells) -> tuple[np.ndarray, str] | None:
-    """Read the cells of a target as numbers. The message on a few texts among numbers proposes classes if it can."""
+    """Read the cells of a target as numbers. If it has few values, the error about texts in it proposes classes."""
     may_be_classes = cells.present.nunique() <= MOST_CATEGORIES
     return numbers_or_amounts(replace(cells, instead=AS_CLASSES if may_be_classes else ""))
 
@@ -159,8 +159,8 @@ def guessed(cells: Cells) -> tuple[str, str]:
 def are_counts(numbers: np.ndarray) -> bool:
     """Return whether whole numbers are distributed like counts, which classes seldom are.
 
-    They begin at 0. From the most frequent one on, each is rarer than the one before, except by chance, and the largest
-    is at most a tenth as frequent as the most frequent one.
+    Counts begin at 0. Above the most frequent number, the frequency falls from each number to the next, except by
+    chance. The frequency of the largest number is at most a tenth of the highest frequency.
     """
     values = np.unique(numbers)
     if len(values) < FEWEST_COUNTS or values[0] != 0 or values[-1] > 2 * len(values):

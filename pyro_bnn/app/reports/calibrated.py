@@ -20,7 +20,7 @@ CHANCE = 0.99  # probability of the range of chance; tests of several levels err
 COARSE, COARSE_RATIO = 0.1, 0.5
 """Heuristic: test rows are too few to judge a share, such as that of the targets inside of intervals, if chance may
 move it by more than `COARSE`. They are too few to judge standard deviations if chance may move RMSE / sd from 1 by more
-than `COARSE_RATIO`. A test that only a gross fault can fail has no good result: its verdict says so."""
+than `COARSE_RATIO`. The verdict then says that the rows are too few to tell, unless a fault is gross."""
 
 OWN = "network"  # name of the intervals and sets before calibration
 PARTS = ("smallest", "middle", "largest")  # names of thirds of the rows by their predicted sd, or entropy
@@ -38,7 +38,7 @@ def interval_of(prediction: RegressionPrediction, level: float, calibration: Run
 
 
 def promised_by(prediction: RegressionPrediction, low: Tensor, high: Tensor, level: float, *, is_count: bool) -> float:
-    """Return the share of the targets that intervals without calibration promise: for counts, at least the level."""
+    """Return the probability of intervals without calibration: `level`, or at least `level` for counts."""
     if not is_count:
         return level
     return min(1.0, float((prediction.cdf(high) - prediction.cdf(low - 1)).mean()))
@@ -110,7 +110,7 @@ class BeforeAndAfter:
         return f"Calibration was not needed: before it, the {self.noun} were right within chance."
 
     def changes(self, share: float) -> dict[str, float | None]:
-        """Return the share of rows to hold out instead of `share` if the calibration did harm; None for no rows."""
+        """If calibration did harm, return the share of rows to hold out instead of `share`; None for no calibration."""
         if not self._harm:
             return {}
         return {"calibrate": max(share, min(2 * share, MOST_SHARE)) if self._needed else None}
@@ -132,7 +132,7 @@ class BeforeAndAfter:
 
     @property
     def _harm(self) -> str:
-        """A text that is empty unless calibration made intervals or sets wrong, or right ones much wider."""
+        """The intervals or sets that calibration made wrong, or much wider though they were right; "" for none."""
         worse = []
         for own, after in self._pairs:
             level, times = percent(own["level"], 0), after["width"] / own["width"] if own["width"] else 1.0
@@ -151,7 +151,7 @@ class BeforeAndAfter:
         return bool(row["inside"] >= low and (self.is_class or self.is_count or row["inside"] <= high))
 
     def _limits(self, row: Mapping[str, Any]) -> tuple[float, float]:
-        """Return the limits between which a share lies by chance."""
+        """Return the limits between which a share probably lies if it is right."""
         from scipy.stats import binom  # imported late: importing takes long
 
         if row["name"] != OWN:

@@ -96,9 +96,9 @@ def _score(losses: Tensor, *, is_class: bool) -> float:
 
 
 def _measured(prediction: Prediction, y: Tensor, scale: Sequence[float]) -> tuple[Tensor, float]:
-    """Return each row's squared error and the mean epistemic sd; for classes, each NLL and the mean mutual information.
+    """Return each row's squared error, shape (N,), and the mean epistemic sd.
 
-    The first has the shape (N,).
+    For classes, return each row's NLL, shape (N,), and the mean mutual information.
     """
     if isinstance(prediction, ClassificationPrediction):
         probs = prediction.probs.double().gather(-1, y[:, None])[:, 0]
@@ -156,7 +156,7 @@ def is_exact(linear: float, guess: float) -> bool:
 
 
 def leak_in_words(leak: Leak | None, ignored: Sequence[str]) -> tuple[str, str]:
-    """Return a clause on the columns of a leak, and the option to train without these columns and `ignored`."""
+    """Return a clause on the columns of a `Leak`, and the option to train without these columns and `ignored`."""
     if leak is None:
         return "a column, or a sum of columns, probably contains the target", "--ignore"
     names, is_one = in_series(leak.columns), len(leak.columns) == 1

@@ -275,7 +275,7 @@ def _columns(
 
 
 def _rounded(values: Tensor, sizes: Tensor, *, least: int = 0) -> np.ndarray:
-    """Round values at the place of the last significant digit of sizes, or at `least` decimals if this is later."""
+    """Round each value to as many decimals as its size needs for `DIGITS` digits, but to at least `least` decimals."""
     exponents = [math.floor(math.log10(size)) if 0 < size < math.inf else 0 for size in sizes.tolist()]
     places = [max(DIGITS - 1 - exponent, least) for exponent in exponents]
     return np.array([round(value, place) for value, place in zip(values.tolist(), places, strict=True)])

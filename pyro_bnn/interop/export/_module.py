@@ -47,7 +47,10 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """Return the largest difference of two predictions, in regression relative and of sds; NaN for other shapes."""
+    """Return the largest difference of two predictions; NaN if their shapes differ.
+
+    In regression, compare means and standard deviations, relative to the largest of them.
+    """
     pairs = {name: (found[name].double(), value.double()) for name, value in expected.items()}
     if any(a.shape != b.shape for a, b in pairs.values()):
         return float("nan")
@@ -230,9 +233,9 @@ class PredictiveModule(nn.Module):
             x: A tensor of shape (N, ...); for several inputs, a tuple or a dictionary of these.
 
         Returns:
-            In regression ``mean`` and the variances ``aleatoric`` and ``epistemic``, each of shape ``(N, *O)``. In
-            classification ``probs`` of shape (N, C), and in nats ``aleatoric`` (expected entropy) and ``epistemic``
-            (mutual information of label and weights), each of shape (N,).
+            In regression, ``mean`` and the variances ``aleatoric`` and ``epistemic``, each of shape ``(N, *O)``. In
+            classification, ``probs`` of shape (N, C), ``aleatoric`` (expected entropy) and ``epistemic`` (mutual
+            information of label and weights). Both uncertainties are in nats, and have the shape (N,).
         """
         outputs = self._outputs(x)  # (K, N, ...), first, since a compiled `scan` loses track of objects made before it
         likelihood = self.likelihood.given({name: values() for name, values in self.noise.items()})

@@ -40,7 +40,7 @@ FOR_NUMBERS = "use BNNRegressor for numbers, or cut them into classes"  # advice
 
 @dataclass(eq=False, repr=False)
 class OfClasses:
-    """The parameter of classifiers. It comes first in the signature, since fields of the last base class do."""
+    """The parameter of classifiers. It comes first in the signature, as do all fields of the last base class."""
 
     class_weight: Mapping[Any, float] | Literal["balanced"] | None = field(default=None, kw_only=True)
 

@@ -44,7 +44,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(eq=False, repr=False)
 class OfNumbers:
-    """The parameter of regressors. It comes first in the signature, since fields of the last base class do."""
+    """The parameter of regressors. It comes first in the signature, as do all fields of the last base class."""
 
     likelihood: str | Likelihood | None = field(default=None, kw_only=True)
 
@@ -63,11 +63,16 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
         hidden_layer_sizes: Number of units of each hidden layer; a single number means one layer. By default,
             ``"auto"`` chooses the layers, and other methods use one layer of 20 units. ``"auto"`` also chooses
             `likelihood`, `activation` and `prior`, unless you set them.
-        likelihood: Distribution of a target given the network's output: ``"gaussian"`` with the same noise for all
-            rows, ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise that
-            depends on the inputs, up to ten times the standard deviation of the targets, ``"mixture:COMPONENTS"``, or
-            ``"poisson"`` for counts. A likelihood object is allowed, too, such as ``GaussianLikelihood(0.1)``, for
-            targets in standard units.
+        likelihood: Distribution of a target given the network's output:
+
+            - ``"gaussian"`` has the same noise for all rows.
+            - ``"gaussian:SCALE"`` has a known noise scale in standard units.
+            - ``"heteroscedastic"`` has noise that depends on the inputs, up to ten times the standard deviation of the
+              targets.
+            - ``"mixture:COMPONENTS"`` is a mixture of Gaussians.
+            - ``"poisson"`` is for counts.
+            - A likelihood object, such as ``GaussianLikelihood(0.1)``, is for targets in standard units.
+
         method: The inference method:
 
             - ``"auto"`` chooses the network and the length of the fit; with too many rows, or no C compiler, it means
@@ -99,15 +104,15 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
             :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets of
             :meth:`BNNClassifier.predict_set`. Calibration cannot be combined with `sample_weight`, :meth:`partial_fit`
             or several labels for each row.
-        num_samples: Number of draws in a prediction; by default each member of ``"ensemble"`` once, all stored
-            draws of chains (at most 800), and 100 draws of other methods.
+        num_samples: Number of draws in a prediction. By default, ``"ensemble"`` uses each member once, chains use all
+            stored draws (at most 800), and other methods use 100 draws.
         max_iter: Largest number of epochs, by default as in :func:`~pyro_bnn.fit`. A fit ends earlier at a plateau. For
-            ``"nuts"`` and ``"mclmc"``, the number of draws of each chain, and the number of its warm-up draws; by
-            default 200 draws, after 200 warm-up draws for ``"nuts"`` and 600 for ``"mclmc"``. For ``"auto"``, the
-            largest value of each of these two numbers.
+            ``"nuts"`` and ``"mclmc"``, the number of draws of each chain, and also the number of its warm-up draws. By
+            default, there are 200 draws, after 200 warm-up draws for ``"nuts"`` and 600 for ``"mclmc"``. For
+            ``"auto"``, the largest value of each of these two numbers.
         batch_size: Number of rows in a batch; with ``None``, chosen from the number of rows. Chains use no batches.
-        learning_rate: Initial learning rate; with ``None``, 0.02 for Adam, and for natural gradients 0.1, as a fraction
-            of a Newton step.
+        learning_rate: Initial learning rate; with ``None``, 0.02 for Adam, and 0.1 of a Newton step for natural
+            gradients.
         early_stopping: Whether to hold out rows, and to keep the posterior that predicts them best. Chains do not use
             early stopping.
         validation_fraction: Share of the rows that `early_stopping` holds out.
@@ -263,7 +268,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
         the two ends comes last; in ``prediction.interval`` it comes first, as in torch.
 
         With a `calibration_fraction`, held-out rows correct the intervals, and the probability is guaranteed as long as
-        new rows resemble the old. Without it, the intervals are those of the model, which are right if the model is.
+        new rows resemble the old. Without it, the intervals come from the model, and are right if the model is right.
 
         Args:
             X: Inputs, shape (N, D).

@@ -1,4 +1,4 @@
-"""Statuses of fits with the advice that users of the estimators need, which names parameters of the estimators."""
+"""Statuses of fits, with advice that names parameters of the estimators."""
 
 from dataclasses import replace
 

@@ -43,7 +43,7 @@ class ConformalIntervals(Advised, Shown, Calibration):
 
     where :math:`s_{(k)}` is the k-th smallest of the scores of n calibration rows, and :math:`\ell` is the level. If
     the new row and the calibration rows are exchangeable, the interval contains the new target with a probability of at
-    least :math:`\ell`, and, if all scores differ, at most :math:`\ell + 1/(n + 1)`. The probability is an average over
+    least :math:`\ell`. If all scores differ, the probability is at most :math:`\ell + 1/(n + 1)`. It is an average over
     rows: where predictions are worse than average, the coverage may be lower. Each output has its own intervals.
 
     Args:
@@ -53,7 +53,7 @@ class ConformalIntervals(Advised, Shown, Calibration):
         score: With ``"absolute"``, :math:`|y - m(x)|`, all intervals of an output have the same width. With
             ``"scaled"``, :math:`|y - m(x)| / \sigma(x)`, they are wide where the predictive standard deviation is
             large. With ``"quantile"``, :math:`\max(q_{(1 - \ell) / 2} - y,\; y - q_{(1 + \ell) / 2})`, they are
-            asymmetric like the predictive quantiles; this score needs `keep_draws`, and its intervals cannot be saved.
+            asymmetric like the predictive quantiles. This score needs `keep_draws`, and its intervals cannot be saved.
         is_count: Whether targets are counts, so that the ends of intervals are rounded inwards to whole numbers of at
             least 0.
 

@@ -11,7 +11,7 @@ from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
 
 
 def set_aside(name: str, num_rows: int, share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Split rows at random: return the sorted indices of those for the fit, and of the fraction `share` of all rows."""
+    """Split rows at random. Return the sorted indices of the rows for the fit, and of the rows that are set aside."""
     count = round(_checks.between_zero_and_one(name, share) * num_rows)
     if not 1 <= count <= num_rows - 2:
         raise ValueError(f"`{name}` must leave a row to calibrate and two to fit, got {share!r} for {num_rows} rows.")

@@ -148,7 +148,7 @@ class NumberSummary:
 
 
 def jackknife(values: Sequence[float]) -> Estimate:
-    """Return a score with its standard error. The first value is from all draws; each other leaves out one group."""
+    """Return a score with its standard error. The first value is from all draws; all others lack one group each."""
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
     return Estimate(value, float(variance.sqrt()))

@@ -59,7 +59,7 @@ def three_digits(value: float) -> str:
 
 
 def in_digits(name: str, estimates: Sequence[Estimate]) -> list[str]:
-    """Return texts with equally many decimals: two digits of the largest error, or more. Shares are in per cent."""
+    """Return texts with equally many decimals, enough for one digit of each error. Shares are in per cent."""
     is_share = name in ("accuracy", "agreement") or name.startswith("coverage")
     factor, unit, fewest = (100, " %", 1) if is_share else (1, "", 0)
     numbers = [(factor * estimate.value, factor * estimate.standard_error) for estimate in estimates]

@@ -1,4 +1,4 @@
-"""Predictions of batches of rows. The network runs for blocks of draws of the weights."""
+"""Predictions of batches of rows, for blocks of draws of the weights."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -197,7 +197,7 @@ def faster(
 
 
 def _bytes_of_chain(net: nn.Module, example: Mapping[str, Tensor], expected: Tensor) -> int:
-    """Return the bytes of a chain's largest tensor, without :class:`_Largest`, which would load torch's compiler."""
+    """Return the bytes of the largest tensor in a chain of layers. :class:`_Largest` would load torch's compiler."""
     width = max(layer.out_features for layer in net.modules() if isinstance(layer, nn.Linear))
     numbers = max(expected.shape[:2].numel() * width, *(value.numel() for value in example.values()))
     return numbers * expected.element_size()
@@ -216,7 +216,7 @@ class _Largest(TorchDispatchMode):
 
 
 def _magnitudes(outputs: Tensor) -> Tensor:
-    """Return absolute values, at least their lower quartile: a small difference may have large rounding errors."""
+    """Return absolute values, but at least their lower quartile, since small values may have large rounding errors."""
     sizes = outputs.abs()
     quartile = sizes.flatten().kthvalue((sizes.numel() + 3) // 4).values  # a mask of -1e9 would dominate a mean
     return sizes.clamp(min=quartile)
@@ -229,7 +229,7 @@ NUM_FIRST = 2  # draws in the first block, for which the network runs one by one
 
 
 def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int], batches: list["Batch[P]"]) -> int:
-    """Add the draws of all seeds to the first batches, return their number, and leave the others for later calls."""
+    """Add the draws of all seeds to the first batches, as many as memory allows. Return how many these are."""
     done = 0
     while done < len(seeds):
         block = seeds[done : done + (NUM_FIRST if done == 0 else min(batch.block.size for batch in batches))]

@@ -98,8 +98,8 @@ def prune(
         The pruned posterior. Its status says how many weights were removed, and is ok if that of `guide` is.
 
     Raises:
-        ValueError: If not exactly one of `fraction` and `threshold` is given, a number is out of range, no site
-            matches, or a ratio is NaN. The error is also raised if the prior of a site is learned, depends on other
+        ValueError: If both or neither of `fraction` and `threshold` are given, if a number is out of range, if no site
+            matches, or if a ratio is NaN. The error is also raised if the prior of a site is learned, depends on other
             variables, or makes its elements depend on each other.
 
     Example:

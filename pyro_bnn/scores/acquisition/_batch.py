@@ -87,7 +87,7 @@ class _Labels:
 
     @classmethod
     def none(cls, logits: Tensor) -> "_Labels":
-        """Return the combinations of no labels: a single empty one, after which all draws are equally probable."""
+        """Return the single, empty combination of no labels, for which all draws are equally probable."""
         return cls(
             torch.ones(1, dtype=torch.double, device=logits.device),
             torch.full((1, len(logits)), 1 / len(logits), dtype=torch.double, device=logits.device),
@@ -115,7 +115,7 @@ class _Labels:
         return (uncertain - by_draw).view(-1, self.num_classes).sum(-1)
 
     def joined(self, probs: Tensor, limit: int, offset: Tensor) -> "_Labels":
-        """Extend each combination by each label of one more row; of more than `limit` results, draw `limit`."""
+        """Extend each combination by each label of one more row; if there are more than `limit`, draw `limit`."""
         joint = (self.probs[:, None] * (self.draws @ probs)).flatten()  # (K C,)
         if len(joint) <= limit:
             chosen = joint.nonzero()[:, 0]

@@ -113,7 +113,7 @@ def parts(values: Tensor, numbers_per_row: int) -> Iterator[Tensor]:
 
 
 def noisy(name: str, prediction: RegressionPrediction) -> RegressionPrediction:
-    """Return `prediction`. Raise unless it has noise, at least two draws, and one output."""
+    """Return a prediction. Raise unless it has noise, at least two draws, and one output."""
     outputs = prediction.mean.shape[1:]
     if outputs.numel() != 1:
         raise ValueError(f"`{name}` must predict one number for each row, got outputs of shape {tuple(outputs)}.")
@@ -284,7 +284,7 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
 
 
 def _information(probs: Tensor, others: Tensor) -> Tensor:
-    """Sum the mutual information of each label of `probs`, (S, N, C), and of `others`, (S, M, C'), over the latter."""
+    """For each row of `probs`, (S, N, C), sum its mutual information with all rows of `others`, (S, M, C')."""
     num_samples, num_rows, num_classes = probs.shape
     joint = probs.flatten(1).mT @ others.flatten(1) / num_samples  # (N C, M C')
     entr = torch.special.entr

@@ -132,7 +132,7 @@ class RunningMoments:
         self._squares: Any = 0.0
 
     def add_to_mean(self, values: Tensor) -> Tensor:
-        """Include values in the mean, not in the variance. Return the mean of the values minus the earlier mean."""
+        """Include values in the mean, not in the variance. Return their own mean minus the earlier mean."""
         self.count += len(values)
         deviation: Tensor = values.mean(0) - self.mean
         self._sum = self._sum + values.sum(0)  # infinite for infinite values; a running mean would be NaN

@@ -128,7 +128,7 @@ class RunningEntropies:
         return probs
 
     def _merge(self, probs: Tensor, product: Tensor, entropy: Tensor, information: Tensor, count: int) -> None:
-        """Include `count` draws, given statistics of these draws alone; `product` is p log p of their mean `probs`."""
+        """Include `count` draws, given statistics of these draws. For their mean p (`probs`), `product` is p log p."""
         self.num_samples += count
         if self.num_samples == count:
             self.mean, self._mean_product, self.expected_entropy = probs, product, entropy

@@ -65,7 +65,7 @@ def quantile_of_draws(draws: Tensor, levels: Tensor) -> Tensor:
 
 
 def _bracket(components: Distribution, q: float, *, are_counts: bool) -> tuple[Tensor, Tensor]:
-    """Return bounds of the quantile; without a closed form for components, they are by Cantelli's inequality."""
+    """Return bounds of the quantile; without a closed form for components, they come from Cantelli's inequality."""
     quantiles = None if are_counts else _quantiles(components, q)
     if quantiles is not None:
         return quantiles.amin(0), quantiles.amax(0)

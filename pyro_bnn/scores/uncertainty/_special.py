@@ -65,7 +65,7 @@ class MixtureDensityPrediction(RegressionPrediction):
 
 @dataclass(frozen=True, repr=False)
 class CensoredPrediction(RegressionPrediction):
-    """A prediction of uncensored values: those observed if there were no censoring limits, or after full follow-up.
+    """A prediction of the values that would be observed without censoring limits, or after full follow-up.
 
     Only `log_density` describes the censored targets. The probability of survival beyond a time t is ``1 -
     prediction.cdf(t)``. The error of a censored target is unknown, so `score` returns only the ``nll``, and `crps` and

@@ -81,7 +81,7 @@ def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> dict[str, float]:
 
 
 def of_calibration(found: Mapping[str, float], *, is_calibrated: bool = False) -> Verdict:
-    """Judge whether a classifier's probabilities are calibrated. `is_calibrated` says whether sets of classes are."""
+    """Judge the calibration of a classifier's probabilities. `is_calibrated` says whether its sets are calibrated."""
     error, gap, gap_error = found["error"], found["confidence"] - found["accuracy"], found["gap_error"]
     numbers = f"calibration error {percent(error)}; chance gives up to {percent(found['limit'])}"
     is_even, is_slight = abs(gap) <= NUM_ERRORS * gap_error, error - found["usual"] < SMALL_EXCESS

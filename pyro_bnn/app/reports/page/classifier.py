@@ -118,9 +118,9 @@ def accuracy_section(subject: Subject) -> Section | None:
 
 
 def _of_two(found: Classified) -> dict[str, Any] | None:
-    """Return scores of the order in which each method puts the rows by the probability of the rarer of two classes.
+    """If there are two classes, score how well each method finds the rows of the rarer class; otherwise return None.
 
-    Return None if there are not two classes among the test rows.
+    Each method sorts the rows by the probability of this class.
     """
     counts = torch.bincount(found.y.cpu(), minlength=len(found.classes)).tolist()
     if len(counts) != 2 or not all(counts):

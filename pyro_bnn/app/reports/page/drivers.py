@@ -163,7 +163,7 @@ def _inputs(subject: Subject, row: int, names: Sequence[str]) -> list[str]:
 
 
 def _shown(cell: str | float | None, *, is_number: bool) -> str:
-    """Return a number as in other tables, and a text, a small number such as a year, or $1,990.00 as in the file."""
+    """Return a large or long number as in other tables, and any other cell as in the file."""
     if pandas.isna(cell):
         return "missing"
     text = str(cell)

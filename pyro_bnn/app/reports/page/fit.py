@@ -33,7 +33,7 @@ from .verdicts import NUM_ERRORS
 
 FEWEST_EPOCHS = 6  # heuristic: with fewer, it cannot be judged whether the training had settled
 LAST, FEWEST_LAST = 0.25, 3
-"""The end of a training is this share of its epochs, but at least three, for a line with residuals."""
+"""The end of a training: this share of its epochs, but at least three epochs, since a line is fitted to them."""
 
 STILL_FALLING = 0.01  # heuristic: a loss has settled if its fall at the end is less than this share of the whole
 LOWERED = 0.1  # heuristic: any loss settles if the learning rate falls below this share of the largest one

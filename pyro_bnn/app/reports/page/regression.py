@@ -277,13 +277,13 @@ def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], di
 
 
 def _limits(error: float) -> tuple[float, float]:
-    """Return the limits of RMSE / sd, which has the standard error `error`, with probability `CHANCE`."""
+    """Return limits between which RMSE / sd lies with probability `CHANCE` if the sds are right."""
     miss = max(NormalDist().inv_cdf((1 + CHANCE) / 2) * error, SMALL_RATIO)
     return max(1 - miss, 0.0), 1 + miss
 
 
 def _overall(groups: Sequence[Mapping[str, Any]]) -> tuple[float, tuple[float, float]]:
-    """Return RMSE / sd over the rows of all groups, and the limits between which chance lets it be."""
+    """Return RMSE / sd over the rows of all groups, and its :func:`_limits`."""
     num_rows = sum(group["rows"] for group in groups)
     parts = [(group["rows"] / num_rows, group["predicted"], *group["error"]) for group in groups]
     predicted = math.sqrt(sum(share * sd**2 for share, sd, _, _ in parts))

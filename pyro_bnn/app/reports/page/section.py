@@ -11,8 +11,7 @@ from ...config import LEVEL
 
 Level: TypeAlias = Literal["good", "note", "problem"]
 About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline", "limit", "unclear"]
-"""What a verdict is about. A note is about "unclear" if the rows are too few to tell whether the predictions are of
-use."""
+"""What a verdict is about; "unclear" means that the rows are too few to tell whether the predictions are of use."""
 
 DECISIONS = {
     "usable": "Usable",
@@ -50,7 +49,7 @@ class Verdict:
     command: str = ""  # the command that trains with the changes of all verdicts, if this one has changes
     is_named: bool = False  # whether the first line of the report names this fault before other notes
     is_beaten: bool = False  # whether another method predicts better
-    rivals: tuple[str, ...] = ()  # simpler methods than which the network is not clearly better
+    rivals: tuple[str, ...] = ()  # simpler methods that the network does not clearly beat
 
     def __post_init__(self) -> None:
         assert self.level != "problem" or self.about in ("predictions", "uncertainty", "fit")  # see `RULE`

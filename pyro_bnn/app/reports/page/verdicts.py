@@ -171,7 +171,7 @@ def of_ways(
 
 
 def of_rivals(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Merge verdicts that simpler methods predict as well or better into one, which names all these methods."""
+    """Merge all verdicts with `rivals`, which are simpler methods that predict as well or better, into one verdict."""
     worse = [verdict for verdict in in_order(verdicts) if verdict.rivals]
     if len(worse) < 2:
         return list(verdicts)
@@ -192,7 +192,7 @@ def of_rivals(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 
 def of_others(found: Classified | Regressed) -> list[Verdict]:
-    """Judge whether trees, or a linear model of numbers if it is better, have smaller errors than the network."""
+    """Judge whether trees, or a linear model if its RMSE is lower, have smaller errors than the network."""
     others = [name for name in (TREES, LINEAR) if name in found.baselines]
     if isinstance(found, Regressed) and len(others) > 1:
         others = [min(others, key=lambda name: float(found.squared_errors(found.baselines[name].mean).mean()))]
