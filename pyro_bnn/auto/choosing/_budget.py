@@ -96,7 +96,7 @@ class Deadline:
         return self.at(share) - time.perf_counter()
 
     def longer(self, num_rows: int, factor: float = 2.0) -> int:
-        """Return a limit in seconds that is probably enough for chains, at least `factor` times this one."""
+        """Return a limit in seconds that is probably enough for chains, at least `factor` times the present limit."""
         return 10 * math.ceil(max(factor * self.seconds, self.used + Budget.of_rows(num_rows).seconds) / 10)
 
     @property

@@ -238,7 +238,7 @@ def _learned(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def _members(model: BayesianModel, found: list[Fit]) -> list[Posterior]:
-    """Return the posteriors, with the learned values of their networks if these differ from those of `model`."""
+    """Return the posteriors, with the learned values of their networks if `model` has other values."""
     before = network_values(model)
     if all(torch.equal(before[name], value) for values, _, _ in found for name, value in values.items()):
         return [posterior for _, _, posterior in found]

@@ -206,7 +206,7 @@ class StackedPrior(WeightPrior):
 
 
 class StackedLikelihood(Likelihood[Any]):
-    """Applies a member's likelihood to outputs of K members, (N, K, ...). It treats N as draws, and K as rows."""
+    """Applies a member's likelihood to outputs of K members, (N, K, ...), as if they were N draws for K rows."""
 
     def __init__(self, of_member: Likelihood[Any]) -> None:
         super().__init__()

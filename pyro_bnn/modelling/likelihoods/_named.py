@@ -62,7 +62,7 @@ CALLS = {  # calls that make likelihoods, by their names in other libraries
 
 
 def nearest_call(value: object) -> str:
-    """Suggest a call for a text, a class or another value that is no likelihood, by the nearest key in `CALLS`."""
+    """Suggest a call for a text, a class or another value that is no likelihood; "" if no key of `CALLS` is near."""
     kind = value if isinstance(value, type) else type(value)
     word = value if isinstance(value, str) else kind.__name__
     return CALLS.get(nearest(re.sub("[^a-z]|likelihood|loss", "", word.lower()), CALLS), "")
