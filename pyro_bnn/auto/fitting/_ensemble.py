@@ -1,4 +1,4 @@
-"""Ensembles: the same fit from several initial networks, in several processes or with steps that update all members."""
+"""Ensembles: the same fit from several initial networks, in several processes or in steps that update all members."""
 
 import functools
 import math
@@ -97,7 +97,7 @@ class Member:
         return found
 
     def group(self, index: int) -> list[GuidePosterior] | str:
-        """Fit the group with a given index; the result is that of :meth:`in_one_step`."""
+        """Fit the group with a given index; for the result see :meth:`in_one_step`."""
         return self.in_one_step(range(*(self.num_members * part // self.num_groups for part in (index, index + 1))))
 
     @property

@@ -245,7 +245,7 @@ def site_of_member(name: str) -> str:
 
 
 def stacked_model(model: BayesianModel, points: Sequence[Mapping[str, Tensor]]) -> BayesianModel:
-    """Return the model of all members, given the weights of each, ``{site: shape (*parameter)}``."""
+    """Return the model of all members, given each member's weights, ``{site: shape (*parameter)}``."""
     stacks = {name: torch.stack([point[name] for point in points]) for name in model.site_names}
     weights = {path: stacks[name] for name, paths in model.parameter_paths.items() for path in paths}
     assert weights.keys() == random_paths(model)

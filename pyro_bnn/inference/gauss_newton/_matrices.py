@@ -326,7 +326,7 @@ def _add(sums: dict[nn.Module, Tensor], layer: nn.Module, vectors: Tensor) -> No
 
 
 def _require_standard(net: nn.Module, x: Inputs) -> None:
-    """Raise if x has a shared input, or if a layer does not compute what its class defines."""
+    """Raise if x has a shared input, or if the formulas of standard layers give other gradients than the network."""
     if has_shared(x):
         raise ValueError(
             "Kronecker factors need layers with one row for each row of the data, but a shared input may have other "

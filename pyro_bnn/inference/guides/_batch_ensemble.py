@@ -245,7 +245,7 @@ class BatchEnsembleState(FlatState):
         return [*self._gradients.tensors, self._members_grad.view(-1)]
 
     def update(self) -> None:
-        """Do nothing: the draws of a step have no quantity in common."""
+        """Do nothing: the draws of a step share no quantities."""
 
     def draw(self) -> Mapping[str, Tensor]:
         with torch.no_grad():
@@ -299,7 +299,7 @@ class _SharedWeight:
         torch.mul(self._weight, self._over_inputs, out=self._drawn).mul_(self._over_outputs)
 
     def pull_back(self, gradient: Tensor) -> None:
-        """Compute the factors' gradients. Turn the `gradient` of the member's weight into that of the shared weight."""
+        """Compute the factors' gradients, and turn the member's `gradient` into the gradient of the shared weight."""
         product = torch.mul(gradient, self._weight, out=self._product)
         if product.dim() > 2:
             product = product.flatten(2).sum(2)

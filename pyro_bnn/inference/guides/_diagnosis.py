@@ -95,9 +95,9 @@ class Diagnosis(Shown):
     divergence over :math:`s`. Then a weight is at the prior if its divergence from at least one of them is below 0.2
     nats.
 
-    A weight has *collapsed* if all its draws are practically equal: its :math:`\sigma` is below :math:`0.003\, s /
+    A weight has *collapsed* if all its draws are practically equal. Then its :math:`\sigma` is below :math:`0.003\, s /
     \sqrt N` for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype. If each
-    row alone would give :math:`\sigma = 0.003\, s`, the N rows together give the first limit.
+    row alone would give :math:`\sigma = 0.003\, s`, the N rows together give :math:`0.003\, s / \sqrt N`.
 
     Args:
         sites: One :class:`SiteDiagnosis` for each site of weights that can be compared with their prior.

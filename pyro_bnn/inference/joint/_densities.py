@@ -189,7 +189,7 @@ class ScaleMixtureDensity(Density):
 class AnyDensity(Density):
     """Any other prior, with gradients from autograd.
 
-    The density is that of the unconstrained value. Without `jacobian`, the Jacobian determinant of the transform is
+    This is the density of the unconstrained value. Without `jacobian`, the Jacobian determinant of the transform is
     omitted, so that a point estimate is the mode in constrained space.
     """
 

@@ -303,7 +303,7 @@ def own_paths(model: BayesianModel) -> dict[str, str]:
 
 
 def carried_paths(model: BayesianModel, values: Iterable[str], what: str = "`values` has") -> dict[str, str]:
-    """Return ``{name: path}`` for all names but those of latent variables; raise if the network has no such tensor."""
+    """Return ``{name: path}`` for all names except latent variables; raise if the network has no such tensor."""
     others = [name for name in values if name not in model.latent_names]
     own = own_paths(model) if others else {}
     unknown = [name for name in others if name not in own]
