@@ -90,8 +90,8 @@ class Estimator(ABC):
     def layers(self, random: Mapping[int, RandomParameter], num_rows: int) -> RandomLayers:
         """Return a context in which this estimator computes the outputs of layers with random parameters.
 
-        The network runs on `num_rows` rows. `random` maps the `id` of each tensor that is a random parameter's value in
-        the network to this parameter.
+        The network runs on `num_rows` rows. `random` has the random parameters. The key of each is the `id` of the
+        parameter's tensor in the network.
         """
         return RandomLayers(self.output, type(self).__name__, random, num_rows)
 

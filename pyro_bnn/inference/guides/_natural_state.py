@@ -84,7 +84,7 @@ class NaturalState(FlatState):
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradient with respect to the draw, and for several draws or processes its product with the deviation."""
+        """The draw's gradient; with several draws or processes, also the product of the gradient and the deviation."""
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 
     def begin(self, weight: float) -> None:

@@ -47,7 +47,7 @@ class LimitedNormal(TorchDistribution):
 
 
 class RightCensored(TorchDistribution):
-    """Pairs of a time and a flag: 1 if the event happens then, 0 if later. Drawn times are never censored."""
+    """Pairs of a time and a flag: 1 if the event happens then, 0 if it comes later. Drawn times are never censored."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
     support = constraints.independent(constraints.nonnegative, 1)

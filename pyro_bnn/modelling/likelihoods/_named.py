@@ -21,7 +21,7 @@ NOISE_PRIOR = (-1.5, 1.5)  # heuristic: mean and sd of log(scale), for targets o
 
 
 def gaussian(scale: float | None = None) -> GaussianLikelihood:
-    """Return a Gaussian whose noise scale is fixed or, with None, latent, for targets of standard deviation 1."""
+    """Return a Gaussian for targets of standard deviation 1, whose noise scale is fixed, or latent if it is None."""
     return GaussianLikelihood(dist.LogNormal(*NOISE_PRIOR) if scale is None else scale)
 
 

@@ -22,7 +22,7 @@ Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]
 
 
 def check_input(x: Inputs, like: Tensor) -> None:
-    """Raise unless x has rows, is on the device of the weight `like`, and, if floating-point, has its dtype."""
+    """Raise unless x has rows, is on the device of the weight `like`, and has its dtype if x is floating-point."""
     _require_tensors("x", x)
     for name, leaf in [("x", x)] if isinstance(x, Tensor) else named_leaves("x", x):
         if leaf.layout != torch.strided:
@@ -87,7 +87,7 @@ def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: 
 
 
 class Interception:
-    """Changes or observes calls of a network: an estimator or a `Memory` changes them, a check reads the output."""
+    """Changes or observes calls of a network: an estimator or a `Memory` changes them, and a check reads the output."""
 
     interceptor: Interceptor | None = None
     memory: Memory | None = None

@@ -94,7 +94,7 @@ class PriorByName(Prior):
             priors is a distribution of one real number, it is the prior of every element.
 
     Raises:
-        ValueError: If `priors` is not a dict of priors, or, in a model, if a parameter matches no glob.
+        ValueError: If `priors` is not a dict of priors. A model raises this error if a parameter matches no glob.
 
     Example:
         >>> from pyro_bnn import NormalPrior, PriorByName, ScaleMixturePrior
