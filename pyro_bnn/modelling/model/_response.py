@@ -139,7 +139,7 @@ class Response:
         return (*self.distribution.batch_shape[self.num_lead :], *self.distribution.event_shape)
 
     def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
-        """Check the targets. Return their distribution with weights, and the targets in the form for its `log_prob`."""
+        """Check the targets; return their distribution with target weights, and targets as `log_prob` takes them."""
         check_shapes(self.likelihood, self.target_shape, x, y)
         if len(y) > num_data:
             raise ValueError(
