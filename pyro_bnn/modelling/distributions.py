@@ -177,8 +177,8 @@ class NormalMixture(_Mixture):
 
     .. math:: p(y) = \sum_{m=1}^M \pi_m\, N(y; \mu_m, \sigma_m^2), \qquad \pi = \mathrm{softmax}(\text{logits}).
 
-    Unlike `MixtureSameFamily`, this class has quantiles, and separates the variance within components from that between
-    them. All arguments are tensors, so mixtures can be stacked.
+    Unlike `MixtureSameFamily`, this class has quantiles, and separates the variance within components from the variance
+    between them. All arguments are tensors, so mixtures can be stacked.
 
     Args:
         logits: Unnormalised log-weights of the M components, shape (..., M).

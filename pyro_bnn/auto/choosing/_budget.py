@@ -23,8 +23,8 @@ NUM_CHAINS, NUM_SEARCH_CHAINS = 8, 4  # number of chains in the fit, and in each
 def energy_error(*, is_longest: bool) -> float:
     """Return the energy error of MCLMC, which is smaller for the longest chains.
 
-    A smaller energy error means smaller steps and less bias, but only the longest chains explore their modes with small
-    steps.
+    A smaller energy error means smaller steps and less bias, but only the longest chains have enough steps to explore
+    their modes by small steps.
     """
     return FINE_ENERGY_ERROR if is_longest else MCLMC.energy_error
 
@@ -96,7 +96,7 @@ class Deadline:
         return self.at(share) - time.perf_counter()
 
     def longer(self, num_rows: int, factor: float = 2.0) -> int:
-        """Return a limit in seconds that is probably enough for chains, at least `factor` times this one."""
+        """Return a limit in seconds that is probably enough for chains, at least `factor` times the present limit."""
         return 10 * math.ceil(max(factor * self.seconds, self.used + Budget.of_rows(num_rows).seconds) / 10)
 
     @property

@@ -1,4 +1,4 @@
-"""Ensembles: the same fit from several initial networks, in several processes or with steps that update all members."""
+"""Ensembles: the same fit from several initial networks, in several processes or in steps that update all members."""
 
 import functools
 import math
@@ -97,7 +97,7 @@ class Member:
         return found
 
     def group(self, index: int) -> list[GuidePosterior] | str:
-        """Fit the group with a given index; the result is that of :meth:`in_one_step`."""
+        """Fit the group with a given index; for the result see :meth:`in_one_step`."""
         return self.in_one_step(range(*(self.num_members * part // self.num_groups for part in (index, index + 1))))
 
     @property
@@ -238,7 +238,7 @@ def _learned(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def _members(model: BayesianModel, found: list[Fit]) -> list[Posterior]:
-    """Return the posteriors, with the learned values of their networks if these differ from those of `model`."""
+    """Return the posteriors, with the learned values of their networks if `model` has other values."""
     before = network_values(model)
     if all(torch.equal(before[name], value) for values, _, _ in found for name, value in values.items()):
         return [posterior for _, _, posterior in found]

@@ -151,7 +151,7 @@ def fit(
     Optimizers, learning rates and numbers of steps need no tuning, but the prior's scale does: choose the scale that
     predicts held-out rows best.
 
-    Each method has its own parameters, and refuses those of others:
+    Each method has its own parameters, and refuses those of other methods:
 
     ===========================================  ======  =========  ==============
     parameter                                    chains  ``"svi"``  ``"ensemble"``
@@ -177,9 +177,9 @@ def fit(
             what was cut short. Without a limit, the length of chains depends only on the numbers of rows and weights; a
             thousand rows take half a minute on two cores.
         num_members: Number of members of an ensemble, by default 5.
-        num_workers: Number of processes that fit members, the calling one included. The default is 1 if the model is on
-            a GPU, if the data are a loader, or if processes share the fit by `torch.distributed`; otherwise the smaller
-            of `num_members` and torch's number of threads.
+        num_workers: Number of processes that fit members, including the calling process. The default is the smaller of
+            `num_members` and torch's number of threads. But it is 1 if the model is on a GPU, if the data are a loader,
+            or if processes share the fit by `torch.distributed`.
         reset: Function that gives a network new initial weights in place, for an ensemble; by default, each layer's
             `reset_parameters` is called.
         guide: The guide, which is fitted in place; by default a :class:`MeanFieldGuide` centred on the network's
@@ -246,11 +246,11 @@ def fit(
         page :doc:`/understand/computation` lists all cases.
 
         *Variational fit.* :func:`fit_svi` runs until the third plateau of the objective, or until the first if
-        `optimizer` makes a schedule. On a plateau, the rise of a straight line through the last epochs (about 400
-        steps) is below the rise's standard error, or below 0.1 nats. Without a schedule, the learning rate is lowered
-        to 30 % of its initial value after the first plateau, and to 10 % of the initial value after the second. With
-        `validation` rows, the fit also ends after ten checks in a row without a new best log-density of these rows, and
-        the best posterior is kept.
+        `optimizer` makes a schedule. On a plateau, a straight line through the objective of the last epochs (about 400
+        steps) rises by less than the standard error of its rise, or by less than 0.1 nats. Without a schedule, the
+        learning rate is lowered to 30 % of its initial value after the first plateau, and to 10 % of the initial value
+        after the second. With `validation` rows, the fit also ends after ten checks in a row without a new best
+        log-density of these rows, and the best posterior is kept.
 
         *Ensemble.* Each member is such a variational fit, with new initial weights and another order of batches. Unless
         you pass `guide`, the members are plain networks (:class:`DeltaGuide`). The page :doc:`/how_to/ensembles`

@@ -206,7 +206,7 @@ class StackedPrior(WeightPrior):
 
 
 class StackedLikelihood(Likelihood[Any]):
-    """Applies a member's likelihood to outputs of K members, (N, K, ...). It treats N as draws, and K as rows."""
+    """Applies a member's likelihood to outputs of K members, (N, K, ...), as if they were N draws for K rows."""
 
     def __init__(self, of_member: Likelihood[Any]) -> None:
         super().__init__()
@@ -245,7 +245,7 @@ def site_of_member(name: str) -> str:
 
 
 def stacked_model(model: BayesianModel, points: Sequence[Mapping[str, Tensor]]) -> BayesianModel:
-    """Return the model of all members, given the weights of each, ``{site: shape (*parameter)}``."""
+    """Return the model of all members, given each member's weights, ``{site: shape (*parameter)}``."""
     stacks = {name: torch.stack([point[name] for point in points]) for name in model.site_names}
     weights = {path: stacks[name] for name, paths in model.parameter_paths.items() for path in paths}
     assert weights.keys() == random_paths(model)

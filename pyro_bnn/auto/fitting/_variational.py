@@ -66,7 +66,7 @@ def is_flat(trend: svi.Trend) -> bool:
 
 
 class Plateau:
-    """Ends a fit at the last plateau of its objective; at earlier ones, lowers `factor` of the learning rate."""
+    """Ends a fit at the last plateau of its objective. Earlier plateaus lower the learning rate by `factor`."""
 
     def __init__(self) -> None:
         self.decays: tuple[float, ...] = DECAYS
@@ -117,7 +117,7 @@ class TimeLimit(svi.EpochEnd):
 
     @property
     def factor(self) -> float:
-        """Largest share of the initial learning rate that is allowed now."""
+        """The largest fraction of the initial learning rate that is allowed at this time."""
         share = (time.perf_counter() - self._begin) / max(self._end - self._begin, 1e-9)
         return DECAYS[sum(share > late for late in LATE)]
 

@@ -33,7 +33,7 @@ CALIBRATION = "calibration"  # a file without a calibration lacks this key
 
 @dataclass(frozen=True)
 class Content:
-    """Content of a file: the record of a BayesianModel is in `model`, and that of any other Pyro model in `own`."""
+    """Content of a file. `model` is the record of a BayesianModel, and `own` is the record of any other Pyro model."""
 
     model: ModelRecord | None
     own: OwnRecord | None

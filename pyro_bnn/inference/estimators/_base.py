@@ -18,8 +18,8 @@ from ..joint import Site, density_of, find_sites
 from ._layers import Layer, RandomLayers
 
 ELBOS = (Trace_ELBO, TraceMeanField_ELBO)
-"""The ELBOs that work with an estimator. RenyiELBO does not, since it weights whole draws. TraceGraph_ELBO does not,
-since it copies draws, but an estimator recognises a draw by its tensor."""
+"""The ELBOs that work with an estimator. RenyiELBO does not, since it weights whole draws. TraceGraph_ELBO does not: it
+copies draws, and an estimator does not recognise the copies."""
 
 
 class Estimator(ABC):
@@ -90,8 +90,8 @@ class Estimator(ABC):
     def layers(self, random: Mapping[int, RandomParameter], num_rows: int) -> RandomLayers:
         """Return a context in which this estimator computes the outputs of layers with random parameters.
 
-        The network runs on `num_rows` rows. `random` has each random parameter under the `id` of the tensor that holds
-        the parameter's value in the network.
+        The network runs on `num_rows` rows. `random` has the random parameters. The key of each is the `id` of the
+        parameter's tensor in the network.
         """
         return RandomLayers(self.output, type(self).__name__, random, num_rows)
 

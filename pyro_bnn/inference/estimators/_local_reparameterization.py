@@ -22,8 +22,9 @@ class LocalReparameterization(Estimator):
 
     For linear layers, each row has exactly the same distribution as with drawn weights. For convolutions, the mean
     and the variance of each output are exact, but the positions of a row get independent noise although they share
-    weights. This usual approximation changes the ELBO of networks whose later layers combine positions; for these, use
-    :class:`Flipout`, which is exact. A linear layer whose input has more than two axes raises an error.
+    weights. This approximation is common, but it changes the ELBO of networks whose later layers combine positions. For
+    these networks, use :class:`Flipout`, which is exact. A linear layer whose input has more than two axes raises an
+    error.
 
     References:
         Kingma, Salimans and Welling (2015), https://arxiv.org/abs/1506.02557.

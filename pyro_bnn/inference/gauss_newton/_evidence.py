@@ -91,9 +91,9 @@ class NoiseEvidence:
 
     .. math:: \log p(y \mid w^*, \sigma) = -\sum_k \Big[n_k \log(\sqrt{2 \pi} \sigma_k) + \frac{r_k}{2 \sigma_k^2}\Big].
 
-    `start` has the log scales: the given ones, or those at which the search starts. `counts` has the numbers n of
-    targets, and `squares` has the sums r of squared residuals. Both are None if the scales are given. `log_prior`
-    returns the log prior density of the log scales.
+    `start` has the logarithms of the given scales, or of the scales at which the search starts. `counts` has the
+    numbers n of targets, and `squares` has the sums r of squared residuals. Both are None if the scales are given.
+    `log_prior` returns the log prior density of the log scales.
     """
 
     start: Tensor

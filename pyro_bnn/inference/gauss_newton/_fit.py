@@ -77,14 +77,15 @@ def fit_gauss_newton(
         where: Random weights that stay random: globs or :func:`layers`, as in :class:`BayesianModel`. All other weights
             are fixed at the point (see `init`). For the last layer, pass its name, as in ``"net.fc.*"``.
         prior_precision: Precision (inverse variance) of the prior of each weight. With ``None``, the precisions come
-            from the model. "evidence" chooses those that maximise Laplace's estimate of the evidence. The prior means
-            always come from the model.
+            from the model. "evidence" chooses the precisions that maximise Laplace's estimate of the evidence. The
+            prior means always come from the model.
         per: Which weights share a precision if the evidence chooses it: all weights of the "network", of a "layer" or
             of a "parameter". With a full matrix and several precisions, each iteration of the search factorises the
             matrix.
         batch_size: Number of rows in each run of the network. A loader has its own batch size.
-        init: The point: a posterior with a median, such as that of a fitted :class:`DeltaGuide`, or the values of all
-            latent variables by site. With ``None``, the point is the weights of the network, which must be trained.
+        init: The point: a posterior with a median, such as the posterior of a fitted :class:`DeltaGuide`, or the values
+            of all latent variables by site. With ``None``, the point is the weights of the network, which must be
+            trained.
         progress: Whether to show the progress, in rows of all passes; see :func:`~pyro_bnn.fit_svi`.
         seed: Seed of the random order of a loader.
 

@@ -281,8 +281,8 @@ def kronecker_curvature(net: nn.Module, batches: Iterable[Pair], likelihood: Lik
               A = \frac{1}{N T} \sum_{n, t} a_{nt} a_{nt}^\top.
 
     Here :math:`a_{nt}` is the vector that the weight matrix multiplies at position t of row n. A row has T positions.
-    Backpropagation turns column r of :func:`root_of`, at the network's output, into :math:`g_{ntr}`, at the layer's
-    output at this position. A bias has B as its only factor. If rows or classes have weights, A is a weighted mean. For
+    Backpropagation of column r of :func:`root_of` from the network's output gives :math:`g_{ntr}` at this position of
+    the layer's output. A bias has B as its only factor. If rows or classes have weights, A is a weighted mean. For
     Gaussian noise, the scale is taken to be 1.
 
     References:
@@ -326,7 +326,7 @@ def _add(sums: dict[nn.Module, Tensor], layer: nn.Module, vectors: Tensor) -> No
 
 
 def _require_standard(net: nn.Module, x: Inputs) -> None:
-    """Raise if x has a shared input, or if a layer does not compute what its class defines."""
+    """Raise if x has a shared input, or if the formulas of standard layers give other gradients than the network."""
     if has_shared(x):
         raise ValueError(
             "Kronecker factors need layers with one row for each row of the data, but a shared input may have other "

@@ -42,9 +42,8 @@ def auto_guide(
     - ``AutoLowRankMultivariateNormal``: :math:`N(\mu, D (I + F F^\top) D)` with F of shape (P, rank). F starts at
       random numbers, because zero would be a saddle point. These numbers depend only on the shape of F.
 
-    Fit Pyro's autoguides with `Trace_ELBO`. `TraceMeanField_ELBO` finds no closed form of their KL divergence, and
-    gives wrong results for constrained variables. For maximum a posteriori estimation see
-    :class:`~pyro_bnn.DeltaGuide`.
+    Fit these guides with `Trace_ELBO`. `TraceMeanField_ELBO` has no closed form of their KL divergence, and gives wrong
+    results for constrained variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
 
     Args:
         kind: Class of the guide, from `pyro.infer.autoguide`.

@@ -29,8 +29,8 @@ class BatchEnsembleGuide(FlatGuide):
     as a bias or a noise scale. The parameters are the shared weights, called `loc`, and a matrix `members`. Each row of
     the matrix holds the factors and the other variables of one member.
 
-    Each step of a fit draws one member at random, so a fit takes about as long as that of one network, and each member
-    sees one batch in K. With all weights :math:`w_k` of member k, the fit maximises
+    Each step of a fit draws one member at random, so each member sees one batch in K. A fit takes about as long as a
+    fit of one network. With all weights :math:`w_k` of member k, the fit maximises
 
     .. math:: \frac1K \sum_k \left(\log p(y \mid w_k) + \log p(w_k)\right).
 
@@ -245,7 +245,7 @@ class BatchEnsembleState(FlatState):
         return [*self._gradients.tensors, self._members_grad.view(-1)]
 
     def update(self) -> None:
-        """Do nothing: there is no quantity that all draws of a step need."""
+        """Do nothing: the draws of a step share no quantities."""
 
     def draw(self) -> Mapping[str, Tensor]:
         with torch.no_grad():
@@ -299,7 +299,7 @@ class _SharedWeight:
         torch.mul(self._weight, self._over_inputs, out=self._drawn).mul_(self._over_outputs)
 
     def pull_back(self, gradient: Tensor) -> None:
-        """Compute the factors' gradients. Turn the `gradient` of the member's weight into that of the shared weight."""
+        """Compute the factors' gradients, and turn the member's `gradient` into the gradient of the shared weight."""
         product = torch.mul(gradient, self._weight, out=self._product)
         if product.dim() > 2:
             product = product.flatten(2).sum(2)

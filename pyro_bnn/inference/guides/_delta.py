@@ -23,7 +23,7 @@ class DeltaGuide(FlatGuide):
     .. math:: \mathrm{ELBO} = \log p(y \mid w) + \log p(w), \qquad \mathrm{KL} = -\log p(w).
 
     Both omit the entropy of a point, which is minus infinity. So the KL can be negative, and cannot be compared with
-    that of another guide. All draws are the same, so predictions have no epistemic uncertainty, unless the network
+    the KL of another guide. All draws are the same, so predictions have no epistemic uncertainty, unless the network
     itself is random (:class:`~pyro_bnn.nets.MCDropout`).
 
     The point is the mode of the density in *constrained* space, as in Pyro's `AutoDelta`. So the estimate of a latent

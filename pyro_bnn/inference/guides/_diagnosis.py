@@ -95,17 +95,17 @@ class Diagnosis(Shown):
     divergence over :math:`s`. Then a weight is at the prior if its divergence from at least one of them is below 0.2
     nats.
 
-    A weight has *collapsed* if all its draws are practically equal: its :math:`\sigma` is below :math:`0.003\, s /
-    \sqrt N` for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype. The
-    first limit is the :math:`\sigma` that N rows give together if each row alone gives :math:`\sigma = 0.003\, s`.
+    A weight has *collapsed* if all its draws are practically equal. Then its :math:`\sigma` is below :math:`0.003\, s /
+    \sqrt N` for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype. If each
+    row alone would give :math:`\sigma = 0.003\, s`, the N rows together give :math:`0.003\, s / \sqrt N`.
 
     Args:
         sites: One :class:`SiteDiagnosis` for each site of weights that can be compared with their prior.
         left_out: Why each of the other latent variables is not compared, ``{site: reason}``.
         warnings: Problems of the whole posterior, each with a remedy. A posterior is "collapsed" if more than half of
             all weights collapsed. It is "prior-dominated" if some layer with a weight matrix has learned almost
-            nothing: at least 99.9 % of the layer's weights are at a prior around 0, and the layer's total divergence
-            is below 0.05 nats per row of data.
+            nothing. This means that at least 99.9 % of the layer's weights are at a prior around 0, and that the
+            layer's total divergence is below 0.05 nats per row of data.
     """
 
     sites: tuple[SiteDiagnosis, ...]

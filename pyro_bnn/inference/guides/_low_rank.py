@@ -26,8 +26,8 @@ class LowRankGuide(GaussianGuide):
 
     .. math:: q(w) = N(\mu, D (I + F^\top F) D), \qquad D = \mathrm{diag}(\sigma), \quad F \in R^{r \times P}.
 
-    The vector w holds all P latent numbers, those of constrained variables in unconstrained space.
-    `TraceMeanField_ELBO` uses a closed form of the divergence for each prior that has one.
+    The vector w holds all P latent numbers, in unconstrained space. `TraceMeanField_ELBO` uses a closed form of the
+    divergence for each prior that has one.
 
     The factor F starts at random numbers, because zero would be a saddle point. These numbers depend only on the shape
     of F. The initial marginal standard deviations are exactly those of `init`.
@@ -148,8 +148,8 @@ class LowRankState(FlatState):
 
     .. math:: \mathrm{KL} = \sum_i \mathrm{KL}(N(\mu_i, m_i^2) \,\|\, p_i) + \sum_i \log r_i - \tfrac12 \log\det C.
 
-    The tensor `rows`, shape (2 + r, P), holds v in its first row, the gradient with respect to v in its second, and F
-    in its other rows, so that one matrix product can use all three.
+    The rows of the tensor `rows`, shape (2 + r, P), are v, the gradient with respect to v, and the r rows of F. So one
+    matrix product can use all of them.
     """
 
     def __init__(

@@ -230,7 +230,7 @@ class MeanFieldGuide(GaussianGuide):
             raise
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load a state, and replace the guide's masks by those of the state."""
+        """Load a state, and replace the guide's masks by the masks in the state."""
         masks, before = {}, self.masks
         for site in (site.name for site in self.sites):
             loc, mask = self.tree("loc").get_parameter(site), state_dict.get(f"{prefix}keep.{site}")

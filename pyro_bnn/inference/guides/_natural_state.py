@@ -72,19 +72,19 @@ class NaturalState(FlatState):
         self._leaves: Mapping[str, Tensor] = {}
         self.momentum = torch.zeros_like(self._loc)  # moving average M of the gradients, shape (P,)
         self.num_updates, self._count = 0, torch.zeros((), dtype=torch.float64, device=self._loc.device)
-        """Number of updates so far. A replayed CUDA graph increases only the copy of this number on the device."""
+        """Number of updates so far. A replayed CUDA graph increases only `_count`, the copy on the device."""
         self.weight: float | None = None  # weight of the divergence in the last step
         if self._product is not None:  # stored as a gradient, so that processes average it
             precision.set_gradient(self._product)
 
     def continue_from(self, num_updates: int, weight: float | None) -> None:
-        """Continue after `num_updates` updates. In the last of them, the divergence had the weight `weight`."""
+        """Continue after `num_updates` updates, given the weight of the divergence in the last update."""
         self.num_updates, self.weight = num_updates, weight
         self._count.fill_(num_updates)
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradient with respect to the draw, and for several draws or processes its product with the deviation."""
+        """The draw's gradient; with several draws or processes, also the product of the gradient and the deviation."""
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 
     def begin(self, weight: float) -> None:
@@ -134,7 +134,7 @@ class NaturalState(FlatState):
             self._precision[piece.part] = of_data + _prior_precision(piece)
 
     def _rescale(self, ratio: float) -> None:
-        """Multiply the data's part of each precision by `ratio`, except negative parts if `ratio` is above 1."""
+        """Multiply the data's part of each precision by `ratio`; keep negative parts if `ratio` is above 1."""
         for piece in self._pieces:
             precision, of_prior = self._precision[piece.part], _prior_precision(piece)
             of_data = precision - of_prior

@@ -63,7 +63,7 @@ class Density(ABC):
 
     @staticmethod
     def rows(kind: type, *arguments: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return a function from points, shape (K, P), to log-densities, shape (K,). For C, it has no branches."""
+        """Return a function without branches (for C) from points, shape (K, P), to log-densities, shape (K,)."""
         prior = kind(*arguments, validate_args=False)
         return lambda z: prior.log_prob(z).sum(-1)
 
@@ -189,7 +189,7 @@ class ScaleMixtureDensity(Density):
 class AnyDensity(Density):
     """Any other prior, with gradients from autograd.
 
-    The density is that of the unconstrained value. Without `jacobian`, the Jacobian determinant of the transform is
+    This is the density of the unconstrained value. Without `jacobian`, the Jacobian determinant of the transform is
     omitted, so that a point estimate is the mode in constrained space.
     """
 
@@ -266,7 +266,8 @@ def groups_of(
     """Group sites by the class of their prior, and yield the names and a log-density function of each group.
 
     The function maps points, shape (K, P), to log-densities, shape (K,). A site belongs to no group if it is inside a
-    plate, if it is in `children`, whose priors depend on other sites, or if the loop below lacks its prior's class.
+    plate, if it is in `children` (its prior depends on other sites), or if its prior has another class than those in
+    the loop below.
     """
     fixed = [site for site in sites if site.name not in children and not site.plates]
     bases: dict[str, Any] = {site.name: elementwise_prior(site) for site in fixed}

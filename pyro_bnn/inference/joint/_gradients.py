@@ -119,10 +119,10 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     two such directions: one moves all weights whose gradient is exactly 0, and the other follows the signs of the
     gradient. All sites are moved together first, and one by one only if this shows a disagreement.
 
-    A false alarm would be worse than a miss, so doubtful cases pass. Such cases are kinks, networks that do not run in
-    double precision, networks that give different values for the same weights and seed, and straight-through
-    estimators, which are constant where autograd has a slope. Networks with more than ten million random weights, and
-    models to which an estimator is applied, are not checked.
+    A false alarm would be worse than a miss, so doubtful cases pass. Such cases are kinks, and networks that do not run
+    in double precision or that give different values for the same weights and seed. Straight-through estimators also
+    pass: they are constant where autograd has a slope. Networks with more than ten million random weights, and models
+    to which an estimator is applied, are not checked.
     """
     num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
     if model.interception.is_active or num_weights > MAX_WEIGHTS:

@@ -15,7 +15,8 @@ from ..._core.records import plain, record
 TARGET_ACCEPT = 0.8  # Stan's default acceptance rate; a rate nearer to 1 means smaller steps and fewer divergences
 
 INITIAL_BUFFER, FINAL_BUFFER, FIRST_WINDOW = 75, 50, 25
-"""Numbers of draws in Stan's warm-up before and after the windows that learn the mass matrix, and in the first window.
+"""Numbers of draws in Stan's warm-up: before the windows that learn the mass matrix, after them, and in the first
+window.
 
 A warm-up with fewer than 150 draws has shorter parts.
 """

@@ -333,7 +333,7 @@ def judge(
 def _judged(
     finding: str, problems: Sequence[str], *, said: Sequence[str] | None = None, is_slight: bool = False
 ) -> Status:
-    """Return the status, and warn of problems. Its message is `finding` and then `said`, by default the `problems`."""
+    """Return the status, and warn of problems. Its message has `finding`, and then `said` or else the `problems`."""
     told = problems if said is None else said
     sentences, rest = ([clause[0].upper() + clause[1:] for clause in clauses] for clauses in (problems, told))
     more = [f"This is the first of {len(problems)} problems."] if len(problems) > 1 else []

@@ -85,17 +85,17 @@ def fit_mcmc(
         dtype: Dtype of the computation; with ``None``, that of the model. Draws have the model's dtype. In C, float32
             takes half to two thirds of the time of float64.
         compile: Whether to draw in C, which is several times as fast as torch, and possible for a small network on a
-            CPU. With HMC, only the gradients are computed in C. Where C is not possible, ``"auto"`` draws in torch, and
-            ``compile=True`` raises an error. Compiling takes about a second in each process. As many chains
-            run at a time as torch has threads, but the number of threads does not change the draws. NUTS and MCLMC use
-            different random numbers in C and in torch, so with ``"auto"`` the draws depend on the machine.
+            CPU. With HMC, only the gradients are computed in C. If C is not possible, ``"auto"`` draws in torch, and
+            ``compile=True`` raises an error. Compiling takes about a second in each process. As many chains run at a
+            time as torch has threads, but the number of threads does not change the draws. NUTS and MCLMC use different
+            random numbers in C and in torch, so with ``"auto"`` the draws depend on the machine.
         progress: Whether to show the progress; see :func:`~pyro_bnn.fit_svi`.
         checkpoint: File for the state of the run, written at the beginning, every ten minutes (or as a
             :class:`Checkpoint` says) and at the end. SIGINT and SIGTERM then save the run after the current draw and
             end it.
         resume: Checkpoint of a run with the same arguments, from which this run continues. A resumed run gives bit for
             bit the draws of an uninterrupted run. A finished run can be resumed with a larger `num_samples`; the
-            additional draws differ from those of a single longer run.
+            additional draws differ from the draws of a single longer run.
         seed: Seed that makes the run repeatable; with ``None``, a seed is drawn from torch's generator.
 
     Returns:

@@ -151,7 +151,7 @@ class Kernel(ABC):
         raise self._stateless()
 
     def require_own(self, state: Mapping[str, Any], name: str) -> None:
-        """Raise a `ValueError` if a state lacks the entry `name`: then another class of kernels has saved it."""
+        """Raise a `ValueError` if a state lacks the entry `name`, because another class of kernels has saved it."""
         if name not in state:
             raise ValueError(
                 "`resume` must be a file of the same sampler, but one of the two runs draws in C and the other in "

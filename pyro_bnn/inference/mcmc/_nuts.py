@@ -1,4 +1,4 @@
-"""The No-U-Turn Sampler for many chains, which have their own trees, but step together."""
+"""The No-U-Turn Sampler for many chains. Each chain has its own tree, and all chains take each step together."""
 
 import ctypes
 import functools

@@ -106,7 +106,7 @@ NO_ENDS = Ends()
 
 
 class Run:
-    """A run of chains on one potential, which resumes only files with the same `settings`."""
+    """A run of chains on one potential, which continues only from files with the same `settings`."""
 
     def __init__(self, plan: RunPlan, potential: Potential, stream: Stream, settings: Mapping[str, Any]) -> None:
         self._plan, self._potential, self._stream, self._settings = plan, potential, stream, settings

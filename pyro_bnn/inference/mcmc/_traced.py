@@ -36,7 +36,7 @@ def unsupported_if_it_fails() -> Iterator[None]:
 
 
 class Traced(NamedTuple):
-    """A recorded function, and its constants, such as data; equal graphs with other constants have the same code."""
+    """A recorded function, and its constants, such as data. The code of a graph does not contain the constants."""
 
     graph: GraphModule  # called with the arguments, then the constants
     constants: list[Tensor]  # no two of them share memory
@@ -106,10 +106,10 @@ def _is_constant(node: Node, values: dict[Node, Any]) -> bool:
 
 
 class TorchKernel(Kernel):
-    """A kernel in torch. C computes the potential if `not_in_c` is empty; else it is recorded if possible."""
+    """A kernel in torch. The potential is computed in C if `not_in_c` is empty; else it is recorded if possible."""
 
     fields: tuple[str, ...] = ()
-    """Names of the state's entries. Each is stored in an attribute with an underscore, such as ``_z`` for ``"z"``."""
+    """Names of the state's entries. The attribute for each entry has an underscore, such as ``_z`` for ``"z"``."""
 
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, not_in_c: str) -> None:
         path = "C"

@@ -148,7 +148,7 @@ def merge(
 ) -> Tree:
     r"""Add complete subtrees to their trees, and mark the trajectories that end.
 
-    A subtree that turns back or diverges is not added. The proposal of the subtree replaces that of the tree with
+    A subtree that turns back or diverges is not added. The subtree's proposal replaces the tree's proposal with
     probability :math:`\min(1, W_\text{subtree} / W_\text{tree})`, where W is the sum of the weights of all points. The
     trajectory ends if the subtree was not added, if the tree has reached its largest size, or if the tree turns back
     (see :class:`~pyro_bnn.NUTS`).
@@ -238,7 +238,7 @@ State = TypeVar("State", Tree, Subtree)
 
 
 def _where(chains: Tensor, new: State, old: State) -> State:
-    """Return the rows of `new` where the mask `chains` is true, and those of `old` elsewhere."""
+    """Return the rows of `new` where the mask `chains` is true, and the rows of `old` elsewhere."""
 
     def select(a: Tensor, b: Tensor) -> Tensor:
         if a is b:

@@ -85,7 +85,7 @@ class Value:
 
 
 def _parts_of(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """Split two shapes, without axes of size 1, into the smallest groups of axes with equal numbers of elements."""
+    """Split the axes of two shapes, except axes of size 1, into the smallest groups with equal numbers of elements."""
     from_axes, to_axes = ([axis for axis, n in enumerate(shape) if n > 1] for shape in (before, after))
     while from_axes:
         num_from = num_to = 1

@@ -28,8 +28,7 @@ rounding can move values out of them."""
 class Destination:
     """The model and guides into which a posterior is loaded.
 
-    For a model that is no :class:`BayesianModel`, `model` is None, and `own_sites` has the model's latent variables if
-    they are known.
+    For a Pyro model of the user, `model` is None, and `own_sites` has the model's latent variables if they are known.
     """
 
     model: BayesianModel | None

@@ -59,7 +59,7 @@ class EnsemblePosterior(Posterior):
         tensor([1., 3.])
 
     Notes:
-        `predict` takes learned parameters and buffers from its model, so for networks with batch normalisation, or with
+        `predict` takes learned parameters and buffers from its model. So if the network has batch normalisation, or
         parameters that are not random, each member should be a :class:`~pyro_bnn.inference.batch_norm.PinnedPosterior`.
         All members predict with the model's learned noise scale. To give each member its own, make the noise scale
         latent, or an output of the network (:class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`).

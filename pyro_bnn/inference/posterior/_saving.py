@@ -14,7 +14,7 @@ T = TypeVar("T")
 class Calibration(ABC):
     """A correction of a posterior's predictions, learned from rows that were not used in the fit.
 
-    :func:`~pyro_bnn.save_posterior` can store a correction in the posterior's file, even one of a class that you wrote.
+    :func:`~pyro_bnn.save_posterior` can store a correction in the posterior's file, even if you wrote its class.
     """
 
     @abstractmethod

@@ -68,7 +68,7 @@ class Store:
         return self._run
 
     def join(self, run: str) -> None:
-        """Take over the run's identifier from a checkpoint. Raise if the file or an earlier chain has another."""
+        """Take the run's identifier from a checkpoint; raise if the file or an earlier chain has a different one."""
         if self._found is not None and self._found.run != run:
             raise ValueError(
                 f"`store` holds draws of another run than `resume`, got {self._path}; pass the file of that run, or "
@@ -147,7 +147,7 @@ class ChainState:
 
 
 def kept_steps(steps: StepSizes, num_steps: int, num_samples: int) -> list[int]:
-    """Return the steps after which a draw is kept, evenly spaced among those at which a chain samples."""
+    """Return the steps after which a draw is kept, evenly spaced over the steps at which a chain samples."""
     sampling = [step for step in range(num_steps) if steps.stage(step, num_steps).is_sampling]
     if len(sampling) < num_samples:
         raise ValueError(

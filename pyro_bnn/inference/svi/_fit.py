@@ -110,9 +110,9 @@ def fit_svi(
         checkpoint: File for the state of the fit, or a :class:`Checkpoint` with the interval of writing (see
             :doc:`/how_to/resume`). On Ctrl-C or SIGTERM, the fit then writes a checkpoint after the current step, and
             ends.
-        resume: Checkpoint from which to continue; `checkpoint` may be the same path. The other arguments must be those
-            of the interrupted fit; only `num_epochs` may be larger. The result equals that of an uninterrupted fit, bit
-            for bit.
+        resume: Checkpoint from which to continue; `checkpoint` may be the same path. The other arguments must be the
+            same as in the interrupted fit; only `num_epochs` may be larger. The result equals that of an uninterrupted
+            fit, bit for bit.
         seed: Seed of the fit; with ``None``, a seed is drawn.
 
     Returns:

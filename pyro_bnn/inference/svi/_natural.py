@@ -51,8 +51,8 @@ def natural_gradient(
         hessian_decay: Decay :math:`\beta_2` of the averaged Hessian. The average covers about
             :math:`1 / (1 - \beta_2)` steps.
         initial_hessian: Initial Hessian h of the loss of one row of data: scales start at :math:`(N h / \lambda +
-            P)^{-1/2}`. With ``None``, scales start at those of the guide. If the guide's scales equal the prior's, the
-            first steps are too long, and there is a warning.
+            P)^{-1/2}`. With ``None``, the scales start at the present scales of the guide. If the guide's scales equal
+            the prior's, the first steps are too long, and there is a warning.
         gauss_newton_every: If a number k is given, the diagonal of the Gauss-Newton matrix replaces the Hessian, and is
             estimated from simulated targets in every k-th step. `hessian_decay` is then the decay from one estimate to
             the next. The weights' priors must be Gaussian.

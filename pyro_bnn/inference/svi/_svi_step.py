@@ -253,7 +253,7 @@ def svi_step(
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or any Pyro model, called as ``model(*batch)``.
         guide: Any Pyro guide. A module is fitted in place. For a function, `pyro.param` statements start from the
-            values in Pyro's global store, to which the fitted values are written at the end.
+            values in Pyro's global store. At the end, the fitted values are written to this store.
         optimizer: A torch optimizer of the parameters of guide and model, or a function that takes a list of these
             parameters and returns such an optimizer, for example ``functools.partial(torch.optim.Adam, lr=1e-3)``.
         elbo: One of Pyro's ELBOs, such as ``Trace_ELBO(num_particles=2)`` for two draws in each step; with ``None``,

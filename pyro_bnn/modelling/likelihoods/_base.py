@@ -200,7 +200,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return observation if weights is None else Weighted(observation, weights)
 
     def given(self, values: Mapping[str, Tensor]) -> "Likelihood":
-        """Return a copy that has given values of the latent variables, shares the parameters, and does not use Pyro.
+        """Return a copy with fixed values of the latent variables, which shares the parameters and does not use Pyro.
 
         Args:
             values: ``{name of the attribute: shape (*draws, *event)}``, for all latent variables.

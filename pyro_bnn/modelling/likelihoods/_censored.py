@@ -47,7 +47,7 @@ class LimitedNormal(TorchDistribution):
 
 
 class RightCensored(TorchDistribution):
-    """Pairs of a time and a flag: 1 if the event happens then, 0 if later. Drawn times are never censored."""
+    """Pairs of a time and a flag: 1 if the event happens then, 0 if it comes later. Drawn times are never censored."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
     support = constraints.independent(constraints.nonnegative, 1)
@@ -166,8 +166,8 @@ class Survival(_CensoredLikelihood):
     .. math:: \log T = f(x) + \epsilon / k.
 
     The output is the logarithm of a typical time (an accelerated failure time model). With ``"weibull"``, T has a
-    Weibull distribution of scale :math:`e^{f(x)}` and concentration k, an exponential one for k = 1. With
-    ``"lognormal"``, :math:`\epsilon` is standard Gaussian.
+    Weibull distribution of scale :math:`e^{f(x)}` and concentration k. For k = 1, this is an exponential distribution.
+    With ``"lognormal"``, :math:`\epsilon` is standard Gaussian.
 
     Output of shape (N, 1) goes with targets of shape (N, 2): a time above 0, and a flag, which is 1 if the event
     happened then, and 0 if the time is censored. Predictions are for the times of the events, without censoring, shape

@@ -109,7 +109,7 @@ class DistributionLikelihood(MadeLikelihood):
     """Any distribution that a function makes from the network's output.
 
     :doc:`/how_to/own_likelihood` says which parts of a prediction are exact, and which are estimates. Distributions of
-    vectors, such as `MultivariateNormal`, are allowed; their event is the last axis of the targets. A file that
+    vectors, such as `MultivariateNormal`, are allowed; their event axis is the last axis of the targets. A file that
     `save_posterior` writes does not contain `make`, so load it into a model with the same `make`.
 
     Args:

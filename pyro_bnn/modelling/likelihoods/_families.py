@@ -178,8 +178,8 @@ class Beta(MadeLikelihood):
     .. math:: y \sim \mathrm{Beta}(\mu\phi, (1 - \mu)\phi), \qquad \mu = \frac{1}{1 + e^{-f(x)}}, \qquad
               \mathrm{Var}[y \mid f] = \frac{\mu(1 - \mu)}{1 + \phi}.
 
-    Output and targets have the same shape, (N, O) or (N,). Targets lie strictly between 0 and 1. If some are 0 or 1,
-    transform all, as with ``(y * (N - 1) + 0.5) / N``.
+    Output and targets have the same shape, (N, O) or (N,). Targets lie strictly between 0 and 1. If some targets are 0
+    or 1, transform all targets, for example to ``(y * (N - 1) + 0.5) / N``.
 
     Args:
         precision: The precision :math:`\phi`: a number; None to learn it, starting at 10; or a distribution over

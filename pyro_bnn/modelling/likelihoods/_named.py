@@ -21,7 +21,7 @@ NOISE_PRIOR = (-1.5, 1.5)  # heuristic: mean and sd of log(scale), for targets o
 
 
 def gaussian(scale: float | None = None) -> GaussianLikelihood:
-    """Return a Gaussian whose noise scale is fixed or, with None, latent, for targets of standard deviation 1."""
+    """Return a Gaussian for targets of standard deviation 1, whose noise scale is fixed, or latent if it is None."""
     return GaussianLikelihood(dist.LogNormal(*NOISE_PRIOR) if scale is None else scale)
 
 
@@ -62,7 +62,7 @@ CALLS = {  # calls that make likelihoods, by their names in other libraries
 
 
 def nearest_call(value: object) -> str:
-    """Suggest a call for a text, a class or another value that is no likelihood, by the nearest key in `CALLS`."""
+    """Suggest a call for a text, a class or another value that is no likelihood; "" if no key of `CALLS` is near."""
     kind = value if isinstance(value, type) else type(value)
     word = value if isinstance(value, str) else kind.__name__
     return CALLS.get(nearest(re.sub("[^a-z]|likelihood|loss", "", word.lower()), CALLS), "")

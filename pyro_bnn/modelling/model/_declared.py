@@ -96,7 +96,8 @@ def _whole(prior: Any, parameter: Tensor) -> TorchDistributionMixin:
 def take_declared(net: nn.Module) -> dict[str, Statement]:
     """Replace every `PyroSample` by a buffer with the median of prior draws; return ``{path: declaration}``.
 
-    Each declaration depends only on those before it. A `PyroSample` that computes a tensor from others stays.
+    Each declaration depends only on those before it. A `PyroSample` that computes a tensor from other tensors is not
+    replaced.
     """
     modules = [(path, module) for path, module in net.named_modules() if isinstance(module, PyroModule)]
     for path, module in modules:

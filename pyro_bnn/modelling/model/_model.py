@@ -77,7 +77,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         like ``prior.0.scale``, drawn before the weights. Its learnable numbers are parameters of the model.
 
         *Several inputs.* A tuple is passed as ``net(*x)``, and a dictionary as ``net(**x)``. Inputs may be nested. All
-        have N rows, except those in a :class:`~pyro_bnn.Shared`.
+        inputs have N rows, except inputs in a :class:`~pyro_bnn.Shared`.
 
         *Embeddings.* A random embedding keeps the padding row that it has in `net`. The values drawn for this row have
         no effect, so their posterior is the prior.
@@ -303,7 +303,7 @@ def own_paths(model: BayesianModel) -> dict[str, str]:
 
 
 def carried_paths(model: BayesianModel, values: Iterable[str], what: str = "`values` has") -> dict[str, str]:
-    """Return ``{name: path}`` for all names but those of latent variables; raise if the network has no such tensor."""
+    """Return ``{name: path}`` for all names except latent variables; raise if the network has no such tensor."""
     others = [name for name in values if name not in model.latent_names]
     own = own_paths(model) if others else {}
     unknown = [name for name in others if name not in own]

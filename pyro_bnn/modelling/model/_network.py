@@ -87,7 +87,7 @@ def _require_values(name: str, value: Tensor) -> None:
 
 
 def rest_frozen(net: nn.Module, random: Collection[str]) -> None:
-    """Put each module with parameters into eval mode, without dropout, if all are frozen and none is in `random`."""
+    """Put each module whose parameters are all frozen, and not in `random`, into eval mode, without dropout."""
     for name, module in net.named_modules():
         prefix = f"{name}." if name else ""
         parameters = list(module.parameters())

@@ -22,7 +22,7 @@ Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]
 
 
 def check_input(x: Inputs, like: Tensor) -> None:
-    """Raise unless x has rows, is on the device of the weight `like`, and, if floating-point, has its dtype."""
+    """Raise unless x has rows, is on the device of the weight `like`, and has its dtype if x is floating-point."""
     _require_tensors("x", x)
     for name, leaf in [("x", x)] if isinstance(x, Tensor) else named_leaves("x", x):
         if leaf.layout != torch.strided:
@@ -87,7 +87,7 @@ def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: 
 
 
 class Interception:
-    """Changes or observes calls of a network: an estimator or a `Memory` changes them, a check reads the output."""
+    """Changes or observes calls of a network: an estimator or a `Memory` changes them, and a check reads the output."""
 
     interceptor: Interceptor | None = None
     memory: Memory | None = None
@@ -139,7 +139,7 @@ class Response:
         return (*self.distribution.batch_shape[self.num_lead :], *self.distribution.event_shape)
 
     def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
-        """Check the targets. Return their weighted distribution, and the targets in the form for its `log_prob`."""
+        """Check the targets; return their distribution with target weights, and targets as `log_prob` takes them."""
         check_shapes(self.likelihood, self.target_shape, x, y)
         if len(y) > num_data:
             raise ValueError(

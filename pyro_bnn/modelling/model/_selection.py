@@ -56,9 +56,8 @@ class Selection:
     what only a selects. In place of b, a glob or a function is allowed.
 
     Args:
-        sites: Function that returns the sites of the selected parameters. Its arguments are a list of all parameters,
-            in which a tied weight occurs under each of its names, and the text ``"where"`` or ``"exclude"``, for
-            messages.
+        sites: Function that returns the sites of the selected parameters. It gets a list of all parameters, and the
+            text ``"where"`` or ``"exclude"`` for messages. A tied weight is in the list under each of its names.
         text: The rule as text.
         glob: The glob on names, if the rule is a glob.
 
@@ -239,7 +238,7 @@ def make_random(net: nn.Module, where: object, exclude: object, declared: Iterab
 
 
 def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude: object) -> set[str]:
-    """Return the sites that `where` selects and `exclude` does not. Those of `fixed` are random by a `PyroSample`."""
+    """Return the sites that `where` selects and `exclude` does not. The network itself declares `fixed` as random."""
     rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
     if not parameters and not fixed:
         raise ValueError("`net` must have a parameter that can be random, got none; pass a network with weights.")

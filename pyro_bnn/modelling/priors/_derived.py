@@ -73,7 +73,7 @@ def as_prior(name: str, value: object) -> WeightPrior:
 
 
 def _of_pyro(name: str, value: Distribution) -> TorchDistributionMixin:
-    """Return a distribution of Pyro as it is, or Pyro's distribution of the same name for one of torch."""
+    """Return a Pyro distribution as it is; for a torch distribution, return Pyro's distribution of the same name."""
     if isinstance(value, TorchDistributionMixin):
         return value
     kind, arguments = getattr(dist, type(value).__name__, None), [n for n in value.arg_constraints if n in vars(value)]
@@ -94,7 +94,7 @@ class PriorByName(Prior):
             priors is a distribution of one real number, it is the prior of every element.
 
     Raises:
-        ValueError: If `priors` is not a dict of priors, or, in a model, if a parameter matches no glob.
+        ValueError: If `priors` is not a dict of priors. A model raises this error if a parameter matches no glob.
 
     Example:
         >>> from pyro_bnn import NormalPrior, PriorByName, ScaleMixturePrior

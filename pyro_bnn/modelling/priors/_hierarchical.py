@@ -90,7 +90,7 @@ class HorseshoePrior(HierarchicalPrior):
     Args:
         global_scale: Median b of the global scale; with a smaller value, fewer weights are large.
         local: "unit" if all weights of a unit (one index of the first axis) share a local scale, as in Ghosh et al., so
-            that units can vanish; "weight" if each has its own. Elements of a bias always have their own.
+            that units can vanish; "weight" if each has its own. Each element of a bias always has its own local scale.
         slab_scale: Scale c of the slab; None for the plain horseshoe.
         per: "layer" if the parameters of a layer share a global scale, "parameter" if each has its own.
 
