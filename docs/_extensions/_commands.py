@@ -1,6 +1,8 @@
 """The page of the command line: the help of each command, taken from the program."""
 
 import re
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import typer
@@ -43,17 +45,14 @@ def section(name: str, command: Any) -> str:
     ]
     usage = f"pyro-bnn {name} [OPTIONS] {' '.join(words)}".strip()
     examples = "\n".join(command.epilog.split("\n\n")[1:])
-    panels: dict[str | None, list[str]] = {}
-    for parameter in command.params:
-        panel = parameter.rich_help_panel
-        panels.setdefault(panel, []).append(definition(parameter))
-    lists = [
-        "\n\n".join([f"### {marked(panel)}" if panel else "", *definitions])
-        for panel, definitions in panels.items()
-    ]
     block = "```text\n{}\n```".format
-    parts = [f"## {name}", block(usage), marked(command.help), "Examples:"]
-    return "\n\n".join([*parts, block(examples), *lists])
+    parts = [f"## {name}", block(usage), marked(command.help)]
+    parts += ["Examples:", block(examples)]
+    panels = groupby(command.params, attrgetter("rich_help_panel"))
+    for panel, parameters in panels:
+        parts += [f"### {marked(panel)}"] if panel else []
+        parts += map(definition, parameters)
+    return "\n\n".join(parts)
 
 
 def list_commands(app: Sphinx, page: str, source: list[str]) -> None:
