@@ -84,7 +84,7 @@ intersphinx_mapping = {
 # --- pages ----------------------------------------------------------------------------------------
 
 default_role = "code"  # single backquotes in docstrings and tutorials
-myst_enable_extensions = ["alert", "colon_fence", "dollarmath"]
+myst_enable_extensions = ["alert", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 if HAS_MATHML:
     html_math_renderer = "mathml"
@@ -157,6 +157,7 @@ def setup(app: Sphinx) -> None:
     Types in the reference are made shorter, names link to the reference, pictures get dark versions, and lists of
     scripts and of parameters get a form that is easy to scan.
     """
+    from _commands import list_commands
     from _dark import add_dark_pictures
     from _fields import (
         as_definitions,
@@ -219,6 +220,7 @@ def setup(app: Sphinx) -> None:
     app.connect("missing-reference", link_types, priority=400)
     app.connect("source-read", below_title)
     app.connect("source-read", show_directives)
+    app.connect("source-read", list_commands)
     app.connect("html-page-context", add_titles, priority=900)
     app.connect("html-page-context", add_tooltips)
     app.connect("html-page-context", add_breaks)

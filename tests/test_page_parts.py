@@ -247,6 +247,16 @@ def test_directives_in_comments_are_read():
     assert lines == ["<!-- begin: claim -->", ":::{card}", "Text", ":::", "```{toctree}", "page", "```"]
 
 
+def test_the_page_of_commands_has_all_options_with_their_defaults():
+    commands, source = part("commands"), ["# Commands"]
+    commands.list_commands(None, commands.PAGE, source)
+    for command in commands.typer.main.get_command(commands.program).commands.values():
+        assert f"\n\n## {command.name}\n\n```text\npyro-bnn {command.name} [OPTIONS]" in source[0]
+        assert all(commands.definition(parameter) in source[0] for parameter in command.params)
+    assert "\n\n`--seed`\n: Seed of the draws of the weights. Default: 0.\n\n" in source[0]
+    assert commands.marked('a *.csv, --out or `fit`; "" for all') == r'a \*.csv, `--out` or `fit`; `""` for all'
+
+
 @pytest.mark.parametrize(
     ("file", "page"),
     [

@@ -33,7 +33,11 @@ MODULES = {
 }
 """Sections of the reference that list the names of modules."""
 
-OF_THE_COMMAND_LINE = {"start/command_line", "how_to/command_line_tables"}
+OF_THE_COMMAND_LINE = {
+    "commands",
+    "how_to/command_line_tables",
+    "start/command_line",
+}
 """Pages whose `predict` and `fit` are commands."""
 
 AT_MOST = 4
