@@ -193,7 +193,7 @@ def hint_of_header(names: Sequence[str]) -> str:
 
 
 def are_numbers(names: Sequence[str]) -> np.ndarray:
-    """Return for each name whether it is a number, which a name of a column seldom is."""
+    """Return for each name whether it is a number."""
     return np.isfinite(pd.to_numeric(pd.Series(names, dtype=object), errors="coerce")).to_numpy()
 
 
