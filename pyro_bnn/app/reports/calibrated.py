@@ -132,8 +132,7 @@ class BeforeAndAfter:
 
     @property
     def _harm(self) -> str:
-        """The intervals or sets that calibration made wrong, or made much wider although they were right; "" for
-        none."""
+        """The intervals or sets that were made wrong, or much wider without need, by calibration; "" for none."""
         worse = []
         for own, after in self._pairs:
             level, times = percent(own["level"], 0), after["width"] / own["width"] if own["width"] else 1.0

@@ -26,8 +26,7 @@ IN_A_SENTENCE = {name: f"the {name}" for name in ("mean of the targets", SHARES_
 
 
 def log_density(prediction: Prediction | Alone[Any]) -> Tensor:
-    """Return the log-density of the target of each row, shape (N,). For single draws, return its mean over the
-    draws."""
+    """Return the log-density of the target of each row, shape (N,). For single draws, return its mean."""
     assert prediction.log_density is not None
     return prediction.log_density.detach().double().cpu()
 
