@@ -1,5 +1,7 @@
-"""Conversion of objects to plain data for files and back, and descriptions of values. Data from files are checked,
-since they may be forged."""
+"""Conversion of objects to plain data for files and back, and descriptions of values.
+
+Data from files are checked, since they may be forged.
+"""
 
 import hashlib
 import math

@@ -29,7 +29,7 @@ REMEDIES = {
 
 
 def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
-    """Convert arrays, lists and data frames to tensors, floats to the dtype of `like`. Tensors stay as they are."""
+    """Convert arrays, lists and data frames to tensors; floats get the dtype of `like`. Tensors stay as they are."""
     if isinstance(value, Tensor):
         return _checked(name, value)
     if isinstance(value, Shared):

@@ -110,7 +110,7 @@ class BeforeAndAfter:
         return f"Calibration was not needed: before it, the {self.noun} were right within chance."
 
     def changes(self, share: float) -> dict[str, float | None]:
-        """If calibration did harm, return the share of rows to hold out instead of `share`; None for no calibration."""
+        """If calibration did harm, return the setting to change: a larger share than `share`, or no calibration."""
         if not self._harm:
             return {}
         return {"calibrate": max(share, min(2 * share, MOST_SHARE)) if self._needed else None}

@@ -72,7 +72,7 @@ class OwnDataScores:
 
 
 def of_counts(promised: float) -> str:
-    """Say which share of the targets 90 % intervals of counts should hold."""
+    """Say which share of the targets should lie in 90 % intervals of counts."""
     return (
         f"Intervals of counts end at whole numbers, so they promise more: {percent(LEVEL, 0)} intervals should hold "
         f"{percent(promised)} of the targets."

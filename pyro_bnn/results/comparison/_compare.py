@@ -148,7 +148,7 @@ class NumberSummary:
 
 
 def jackknife(values: Sequence[float]) -> Estimate:
-    """Return a score and its standard error. The first value uses all draws, each other value lacks one group."""
+    """Return a score and its standard error. The first value uses all draws; each other value lacks one group."""
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
     return Estimate(value, float(variance.sqrt()))
