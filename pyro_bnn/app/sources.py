@@ -265,7 +265,7 @@ def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -
 
 
 def first_look(config: RunConfig, *, guesses: bool) -> tuple[str, str, int, bool]:
-    """Return the likelihood, the reason, the number of rows, and whether there are further, separate test rows."""
+    """Return the likelihood, the reason for it, the number of rows, and whether there are separate test rows."""
     path = _near(config.dataset)
     if config.kind == "table":
         table = read_table(path, header=config.header)

@@ -28,7 +28,7 @@ def note_on_unlike_rows(sd: np.ndarray, scale: np.ndarray | Sequence[float], nam
 
 
 def in_units(prediction: RegressionPrediction, mean: Tensor, scale: Tensor) -> RegressionPrediction:
-    """Turn a prediction of y into one of ``mean + scale * y``. `mean` and `scale` have shape (O,)."""
+    """Turn a prediction of y into a prediction of ``mean + scale * y``. `mean` and `scale` have shape (O,)."""
     variance = scale.square()
     changed: dict[str, Any] = {"mean": mean + scale * prediction.mean, "aleatoric": variance * prediction.aleatoric}
     if prediction.variance_of_means is not None:

@@ -82,8 +82,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
             - ``"nuts"`` draws from the exact posterior, for up to a thousand rows.
             - ``"mclmc"`` trains `num_members` networks, and explores the mode of each with a chain.
             - ``"ensemble"`` trains several plain networks.
-            - ``"laplace"`` fits a Gaussian with :func:`~pyro_bnn.fit_gauss_newton` around the weights of one plain
-              network: all weights if there are at most 1000, otherwise those of the last layer.
+            - ``"laplace"`` fits a Gaussian around the weights of one plain network, with
+              :func:`~pyro_bnn.fit_gauss_newton`: all weights if there are at most 1000, otherwise only the last
+              layer's.
             - ``"kronecker"`` fits a Gaussian around all weights of a plain network of any size.
             - ``"swag"`` trains a plain network, and fits a Gaussian to the weights that further training visits.
 
