@@ -120,7 +120,7 @@ def without_held_out(
 ) -> tuple[list[int], list[int]]:
     """Divide training rows into rows for the fit and rows for calibration.
 
-    The latest rows by the dates or numbers in `cells` are for calibration, or random rows if `cells` is None.
+    The rows for calibration are the latest by the dates or numbers in `cells`, or random ones if `cells` is None.
     """
     if not config.calibrate:
         return [*training], []

@@ -16,7 +16,7 @@ FAR_LARGER = 3.0  # heuristic: rows get a note if their sd exceeds that of the t
 
 
 def note_on_unlike_rows(sd: np.ndarray, scale: np.ndarray | Sequence[float], names: Sequence[object]) -> str:
-    """Return a note on rows whose `sd`, (N, O), is far above `scale`, the sd of the training targets; "" if none is."""
+    """Return a note on rows whose `sd`, (N, O), is far above `scale`, the sd of the training targets; else ""."""
     unlike = np.flatnonzero((sd > FAR_LARGER * np.asarray(scale)).any(1))
     if not len(unlike):
         return ""

@@ -269,7 +269,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
         the two ends comes last; in ``prediction.interval`` it comes first, as in torch.
 
         With a `calibration_fraction`, held-out rows correct the intervals, and the probability is guaranteed as long as
-        new rows resemble the old. Without it, the intervals come from the model, and are right if the model is right.
+        new rows resemble the old rows. Without it, the intervals come from the model, and are right if the model is
+        right.
 
         Args:
             X: Inputs, shape (N, D).
