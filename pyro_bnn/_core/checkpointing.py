@@ -73,7 +73,10 @@ class Keeper:
         self._written, self._cost = time.monotonic(), 0.0
 
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
-        """Write the state after the last epoch; after any other, write it if `SHARE` permits, and call :meth:`step`."""
+        """Write the state after the last epoch, and after any other epoch if `SHARE` permits.
+
+        After all epochs but the last, also call :meth:`step`.
+        """
         if self._checkpoint is None:
             return
         (is_due,) = self._processes.any([time.monotonic() - self._written >= self._cost / SHARE])

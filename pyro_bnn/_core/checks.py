@@ -74,7 +74,7 @@ def _number(name: str, value: float, condition: str, is_met: Callable[[float], b
 
 
 def scale_in(name: str, value: float | Tensor, dtype: torch.dtype) -> None:
-    """Raise unless a scale is positive, and neither it nor 1 / scale^2 overflows in the dtype."""
+    """Raise if a scale is not positive, or if the scale or 1 / scale^2 overflows in the dtype."""
     largest = torch.finfo(dtype).max
     ends = (value.min().item(), value.max().item()) if isinstance(value, Tensor) else (value, value)
     low, high = map(as_float, ends)

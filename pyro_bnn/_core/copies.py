@@ -14,7 +14,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def copied(module: M) -> M:
-    """Copy a module deeply, including tensors that it has computed, such as those of `weight_norm`."""
+    """Copy a module deeply, including computed tensors such as the weights of `weight_norm`."""
     try:
         with EXCLUSIVE:  # a prediction in another thread may have put a draw into the module
             tensors = tensors_within([vars(part) for part in module.modules()])

@@ -185,7 +185,7 @@ def _add(digest: Any, part: bytes) -> None:
 
 
 def _encoded(value: object, tensors: dict[str, Tensor], where: str) -> Any:
-    """Convert a value to data for JSON. Its tensors are put into `tensors`, and the data have their keys."""
+    """Convert a value to data for JSON. Tensors are put into `tensors`, and the data have their keys instead."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Tensor):

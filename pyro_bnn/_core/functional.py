@@ -63,7 +63,7 @@ def num_axes(net: nn.Module, path: str) -> int:
 
 
 def num_lead_axes(net: nn.Module, tensors: Mapping[str, Tensor]) -> int:
-    """Return the largest number of draw axes of a tensor; these lie in front of its parameter's own axes."""
+    """Return the largest number of draw axes of a tensor. These axes lie in front of the parameter's own axes."""
     return max(value.dim() - num_axes(net, path) for path, value in tensors.items())
 
 

@@ -1,4 +1,7 @@
-"""Plain data for files, and back; descriptions of values. Data from files are checked, since they may be forged."""
+"""Conversion of objects to plain data for files and back, and descriptions of values.
+
+Data from files are checked, since they may be forged.
+"""
 
 import hashlib
 import math
@@ -85,7 +88,7 @@ def check_tensors(owner: str, got: Mapping[str, Tensor], expected: Mapping[str, 
 
 
 def check_state(owner: str, got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raise unless a state has the names, shapes and dtypes of `expected`, and no more names."""
+    """Raise unless a state has exactly the names of `expected`, with the same shapes and dtypes."""
     for name, value in expected.items():
         if name not in got:
             raise ValueError(f"the file lacks `{name}` of {owner}; {owner} is of another kind than the saved one.")
@@ -130,7 +133,7 @@ def require_tensors(owner: str, state: Mapping[str, object]) -> dict[str, Tensor
 def check_numbers(owner: str, got: Mapping[str, Tensor], own: Mapping[str, Tensor], constants: Collection[str]) -> None:
     """Raise if a number is not finite, or a running variance of batch normalisation is negative.
 
-    A buffer in `constants`, such as an attention mask, may have infinite elements that are equal to those of `own`.
+    An infinite element of a buffer in `constants`, such as an attention mask, is allowed if `own` has the same element.
     """
     for name, value in got.items():
         same = own[name].to(value.device) == value

@@ -217,7 +217,7 @@ def allow_local_mode(module: PyroModule) -> None:
 
 
 def local_param(name: str, parameter: nn.Parameter) -> Tensor:
-    """Return a parameter, by a `pyro.param` statement without Pyro's store unless the parameter is frozen."""
+    """Return a parameter, by a `pyro.param` statement without Pyro's store; return a frozen parameter directly."""
     if not parameter.requires_grad:  # Pyro's optimizers would give it the gradient 0, to which weight decay is added
         return parameter
     parameter.unconstrained = weakref.ref(parameter)  # type: ignore[attr-defined]  # pyro.infer.SVI reads it

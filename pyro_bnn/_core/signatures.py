@@ -18,8 +18,8 @@ def explained(
     """Return a decorator of a function, or of a class's `__init__`, that explains calls with wrong arguments.
 
     The errors show `example`, a correct call. `hints` has advice for unknown arguments, by name. Its entry "" is the
-    advice for too many arguments, and is used if the function has no arguments that must be passed by name. For a
-    class, the decorator replaces `__init__`.
+    advice for too many arguments; it is used only if no argument must be passed by name. For a class, the decorator
+    replaces `__init__`.
 
     `kinds` maps the name of an argument to a function that returns whether a value suits it. If the user leaves out an
     argument, the values after it move one place forward, so the missing argument is the first one with an unsuitable

@@ -34,8 +34,8 @@ RANGE = " 10-90 %"  # name of the row with the range of a ratio
 LENGTHS = ("epistemic sd", "total sd", "rms mean difference", "wasserstein")  # scores in the unit of the target
 
 CLOSE_SD = 0.1
-"""Heuristic: the standard deviations of two methods agree if the mean and the outer quantiles of their ratio over rows
-differ from 1 by at most `CLOSE_SD`."""
+"""Heuristic. For each row, take the ratio of the standard deviations of two methods. The methods agree if the mean and
+the outer quantiles of these ratios differ from 1 by at most `CLOSE_SD`."""
 
 FAR = 3  # heuristic: this multiple of the largest difference between chains of NUTS is beyond doubt
 

@@ -201,7 +201,7 @@ def drift(model: BayesianModel, posterior: MCMCPosterior, x: Tensor) -> Drift:
 def are_slightly_short(change: Drift, modes: Modes | None) -> bool:
     """Return whether longer chains would hardly change the predictions and their intervals.
 
-    Two halves of a very short chain agree because both are near the start, so such chains are never slightly short.
+    The two halves of a very short chain agree, since both are near the start. Such a chain is not slightly short.
     """
     return modes is not None and float(modes.within.max()) <= SLIGHTLY_SHORT and change.is_small
 

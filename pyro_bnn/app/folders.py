@@ -1,9 +1,9 @@
 """Folders that the program writes. A folder appears at its path only when it is complete.
 
 The folder ``NAME`` is first written as ``.NAME.part`` beside it, while the lock ``.NAME.lock`` is held. At the end,
-``.NAME.part`` is renamed to ``NAME``. If there is an earlier folder ``NAME``, it is replaced, but files that other
-programs wrote there are first moved to ``.NAME.part``. If the process is killed during the replacement, the next
-command on ``NAME`` finishes it.
+``.NAME.part`` is renamed to ``NAME``. An earlier folder ``NAME`` is replaced; files that other programs wrote there are
+first moved to ``.NAME.part``. If the process is killed during the replacement, the next command on ``NAME`` finishes
+it.
 """
 
 import errno

@@ -41,7 +41,7 @@ def with_error(value: float, error: float, sign: str = "") -> str:
 
 
 def six_digits(value: float) -> str:
-    """Return a number with commas between thousands, without decimals after the sixth digit or zeros at the end."""
+    """Return a number with commas between thousands, decimals only up to the sixth digit, and no zeros at the end."""
     if value and not SMALL <= abs(value) < MOST_WRITTEN:
         return f"{value:.6g}"
     text = f"{value:,.{max(0, 5 - _magnitude(value))}f}"

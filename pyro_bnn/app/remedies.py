@@ -64,7 +64,7 @@ def longer_chains(config: RunConfig, posterior: "MCMCPosterior", modes: "Modes |
 
 
 def times_longer(posterior: "MCMCPosterior", modes: "Modes | None") -> float:
-    """Return the factor by which chains that are too short must become longer; 0 if they have the greatest length.
+    """Return the factor by which chains that are too short must become longer; 0 if they cannot become longer.
 
     R-hat squared minus 1 is inversely proportional to the length. If R-hat is not known, the factor is `MORE`.
     """

@@ -120,7 +120,7 @@ def without_held_out(
 ) -> tuple[list[int], list[int]]:
     """Divide training rows into rows for the fit and rows for calibration.
 
-    The latest rows by the dates or numbers in `cells` are for calibration, or random rows if `cells` is None.
+    The rows for calibration are the latest by the dates or numbers in `cells`, or random ones if `cells` is None.
     """
     if not config.calibrate:
         return [*training], []
@@ -265,7 +265,7 @@ def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -
 
 
 def first_look(config: RunConfig, *, guesses: bool) -> tuple[str, str, int, bool]:
-    """Return the likelihood, the reason, the number of rows, and whether there are further, separate test rows."""
+    """Return the likelihood, the reason for it, the number of rows, and whether there are separate test rows."""
     path = _near(config.dataset)
     if config.kind == "table":
         table = read_table(path, header=config.header)

@@ -174,7 +174,7 @@ class WandB(HistoryWriter):
     checkpoint have two points.
 
     Args:
-        run: The run; with ``None``, the last that ``wandb.init`` started.
+        run: The run; with ``None``, the last run that ``wandb.init`` started.
         every_step: Whether to write ELBO, NLL and KL also for each step, as ``step_per_row/elbo`` and so on.
 
     Raises:

@@ -16,7 +16,7 @@ FAR_LARGER = 3.0  # heuristic: rows get a note if their sd exceeds that of the t
 
 
 def note_on_unlike_rows(sd: np.ndarray, scale: np.ndarray | Sequence[float], names: Sequence[object]) -> str:
-    """Return a note on rows whose `sd`, (N, O), is far above `scale`, the sd of the training targets; "" if none is."""
+    """Return a note on rows whose `sd`, (N, O), is far above `scale`, the sd of the training targets; else ""."""
     unlike = np.flatnonzero((sd > FAR_LARGER * np.asarray(scale)).any(1))
     if not len(unlike):
         return ""
@@ -28,7 +28,7 @@ def note_on_unlike_rows(sd: np.ndarray, scale: np.ndarray | Sequence[float], nam
 
 
 def in_units(prediction: RegressionPrediction, mean: Tensor, scale: Tensor) -> RegressionPrediction:
-    """Turn a prediction of y into one of ``mean + scale * y``. `mean` and `scale` have shape (O,)."""
+    """Turn a prediction of y into a prediction of ``mean + scale * y``. `mean` and `scale` have shape (O,)."""
     variance = scale.square()
     changed: dict[str, Any] = {"mean": mean + scale * prediction.mean, "aleatoric": variance * prediction.aleatoric}
     if prediction.variance_of_means is not None:

@@ -29,7 +29,7 @@ REMEDIES = {
 
 
 def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
-    """Convert arrays, lists and data frames to tensors, floats to the dtype of `like`. Tensors stay as they are."""
+    """Convert arrays, lists and data frames to tensors; floats get the dtype of `like`. Tensors stay as they are."""
     if isinstance(value, Tensor):
         return _checked(name, value)
     if isinstance(value, Shared):
@@ -217,7 +217,7 @@ def _plain(name: str, array: np.ndarray) -> np.ndarray:
 
 
 Batch = tuple[Any, ...]
-"""The arguments of a model. A `BayesianModel` has two: x, which may be nested tensors, and the tensor y."""
+"""The arguments of a model. A `BayesianModel` has two arguments: x, which may be nested tensors, and the tensor y."""
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ Pair = tuple[Inputs, Tensor]
 
 
 class Pairs:
-    """The batches (x, y) of a data set. Iterating raises unless they have `num_data` rows in all."""
+    """The batches (x, y) of a data set. Iterating raises an error unless the batches have `num_data` rows in total."""
 
     def __init__(self, data: object, like: Tensor, num_data: int, batch_size: int = 128) -> None:
         batch_size = _checks.at_least("batch_size", batch_size, 1)

@@ -14,7 +14,7 @@ from ._recording import Call, Forward, RecordedOutput, Recorder, State
 
 
 class Plan:
-    """Finds modules whose results may be kept: those without parameters that `random` or `learned` has, by path."""
+    """Finds modules whose results may be kept: they contain no parameter whose path is in `random` or `learned`."""
 
     def __init__(self, net: nn.Module, random: set[str], learned: Collection[str] = ()) -> None:
         owners = {path.rpartition(".")[0] for path in (*random, *learned)}
@@ -91,7 +91,7 @@ class Memory:
         self._calls, self._state, self.is_off = {}, None, True
 
     def begin_block(self) -> None:
-        """Begin a block of calls, within which only changes of the modules' tensors are noticed."""
+        """Begin a block of calls. Within it, only changes of the modules' tensors are noticed."""
         self._is_block = False
         self._drop_if_changed()
         self._is_block = True

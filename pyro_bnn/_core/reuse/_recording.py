@@ -57,7 +57,7 @@ def generators_of_others() -> tuple[object, ...]:
 
 
 def _content(value: Any) -> list[Any] | None:
-    """Return the items of a container, or the state of a random generator (given itself or by its method), or None."""
+    """Return the items of a container, or the state of a random generator or of a method's generator; else None."""
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
     if isinstance(value, (list, tuple, set)):

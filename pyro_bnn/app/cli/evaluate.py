@@ -47,13 +47,14 @@ def evaluate(
     line below the scores says whether the run is usable. For images, `pyro-bnn report` says whether the run is usable.
 
     The row "mean of draws" has the scores of the Bayesian prediction. The row above it has the scores of single
-    networks. NLL (negative log-likelihood per row), RMSE and CRPS (both in units of the target), ECE (calibration
-    error) and the Brier score are better if they are smaller. "in 90 %" is the share of the targets in 90 % intervals,
-    before calibration. It should be 90 %. Trees predict numbers without an uncertainty, so they have no such share.
+    networks. These scores are better if they are smaller: NLL (negative log-likelihood per row), RMSE and CRPS (both in
+    units of the target), ECE (calibration error) and the Brier score. "in 90 %" is the share of the targets in 90 %
+    intervals, before calibration. It should be 90 %. Trees predict numbers without an uncertainty, so they have no such
+    share.
 
     After `train --calibrate`, the first table compares the intervals before ("network") and after calibration. It has
-    the share of the targets inside, the mean width, and the shares for the thirds of the rows with the smallest, middle
-    and largest predicted sd. The calibrated share is right on average over all rows, not in each third.
+    the share of the targets inside the intervals, and the mean width. It also has the share for each third of the rows,
+    sorted by the predicted sd. The calibrated share is right on average over all rows, not in each third.
     """
     options.check_run(run)
     with loading():

@@ -41,9 +41,9 @@ def report(
 ) -> None:
     """Write a report on a training run as one HTML page that can be read offline.
 
-    The first line of the page says whether the run is usable. Below this line are verdicts with their thresholds, the
-    scores of the network and of baselines, and sections on calibration, unknown images, examples, the training curves,
-    the weights and the settings.
+    The first line of the page says whether the run is usable. Below this line are verdicts with their thresholds, and
+    the scores of the network and of baselines. Then come sections on calibration, unknown images, examples, the
+    training curves, the weights and the settings.
     """
     if out is not None and out.resolve() == (run / "report.html").resolve():
         out = None

@@ -94,7 +94,8 @@ def train(
 
     The settings, the history and the posterior are written to a folder. Tables and arrays are fitted by default with
     chains: Markov chains, each of which draws many networks that agree with the data. Ctrl-C stops the training. A
-    variational run can then be continued with --resume. A run with chains cannot: nothing of it is kept.
+    variational run can then be continued with --resume. A run with chains cannot be continued, since nothing of it is
+    kept.
 
     For tables and arrays, you may choose the network, its prior and the kind of noise. Settings that you leave out are
     chosen by their scores on held-out training rows (see --method). For image sets, they come from a recipe (see

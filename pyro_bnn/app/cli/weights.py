@@ -74,7 +74,7 @@ def weights(
 
 
 def command_for_svi(run: Path, config: RunConfig) -> str:
-    """Return the command for a variational run with the options of a run with chains; "" if these are not known."""
+    """Return the command that trains a variational run with the options of this run; "" if these are unknown."""
     from .. import runs  # these are imported late: importing takes long
     from ..reports.page.fit import training_command
 

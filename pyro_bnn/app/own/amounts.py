@@ -62,7 +62,7 @@ def _parts(cells: Cells) -> pd.DataFrame:
 
 
 def _around(parts: pd.DataFrame) -> pd.Series:
-    """Count the cells by the texts before and after their numbers, without the cells that have no such texts."""
+    """Count the cells for each pair of texts before and after the numbers. Cells without texts do not count."""
     pairs = parts[["before", "after"]].dropna().apply(lambda column: column.str.strip())
     return pairs[(pairs["before"] + pairs["after"]) != ""].value_counts()
 

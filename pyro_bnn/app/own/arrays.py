@@ -97,7 +97,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def pairs_of(arrays: Mapping[str, np.ndarray], shown: str, *, checks_targets: bool) -> tuple[Pair, Pair | None]:
-    """Return the training rows, and the test rows or None without them; raise if a number is not finite."""
+    """Return the training rows, and the test rows (None if there are none); raise if a number is not finite."""
     held = listed([*arrays])
     if arrays.keys() & {"x", "y"} and arrays.keys() & {"x_train", "y_train"}:
         raise ValueError(

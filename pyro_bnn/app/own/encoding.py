@@ -216,7 +216,7 @@ def learned_encoding(
 
 
 def _of_each(table: Table, read: Mapping[str, Callable[[Cells], T]]) -> dict[str, T]:
-    """Call each function with the column of its name. The errors of all columns are raised as one."""
+    """Call each function with the column that its key in `read` names. The errors of all columns are raised as one."""
     found: dict[str, T] = {}
     faults: dict[str, ValueError] = {}
     for name, function in read.items():

@@ -44,7 +44,7 @@ class Table:
         return Cells(name, self.shown, self.frame[name], self.separator, instead=training_without([name]))
 
     def require(self, names: Sequence[str], *, is_typed: bool = True) -> None:
-        """Raise ValueError if `names` are not all columns of the table. `is_typed` says whether the user typed them."""
+        """Raise ValueError if one of `names` is not a column. `is_typed` says whether the user typed the names."""
         missing = [name for name in names if name not in self.frame]
         if missing:
             lower = {name.lower(): name for name in self.names if name not in names}
@@ -193,7 +193,7 @@ def hint_of_header(names: Sequence[str]) -> str:
 
 
 def are_numbers(names: Sequence[str]) -> np.ndarray:
-    """Return for each name whether it is a number, which a name of a column seldom is."""
+    """Return for each name whether it is a number."""
     return np.isfinite(pd.to_numeric(pd.Series(names, dtype=object), errors="coerce")).to_numpy()
 
 

@@ -96,7 +96,7 @@ def target_numbers(cells: Cells) -> tuple[np.ndarray, str]:
 
 
 def _read(cells: Cells) -> tuple[np.ndarray, str] | None:
-    """Read the cells of a target as numbers. If it has few values, the error about texts in it proposes classes."""
+    """Read the cells of a target as numbers. If few values are distinct, the error about texts suggests classes."""
     may_be_classes = cells.present.nunique() <= MOST_CATEGORIES
     return numbers_or_amounts(replace(cells, instead=AS_CLASSES if may_be_classes else ""))
 
@@ -157,10 +157,10 @@ def guessed(cells: Cells) -> tuple[str, str]:
 
 
 def are_counts(numbers: np.ndarray) -> bool:
-    """Return whether whole numbers are distributed like counts, which classes seldom are.
+    """Return whether whole numbers are distributed like counts; classes seldom are.
 
-    Counts begin at 0. Above the most frequent number, the frequency falls from each number to the next, except by
-    chance. The frequency of the largest number is at most a tenth of the highest frequency.
+    Counts begin at 0. Above the most frequent count, larger counts are rarer, except by chance. The largest count is at
+    most a tenth as frequent as the most frequent one.
     """
     values = np.unique(numbers)
     if len(values) < FEWEST_COUNTS or values[0] != 0 or values[-1] > 2 * len(values):

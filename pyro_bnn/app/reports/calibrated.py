@@ -18,9 +18,9 @@ MUCH_WIDER = 1.5  # heuristic: a calibration harms if right intervals or sets be
 MOST_SHARE = 0.5  # heuristic: largest share of the training rows that a command suggests for calibration
 CHANCE = 0.99  # probability of the range of chance; tests of several levels err in less than one in twenty
 COARSE, COARSE_RATIO = 0.1, 0.5
-"""Heuristic: test rows are too few to judge a share, such as that of the targets inside of intervals, if chance may
-move it by more than `COARSE`. They are too few to judge standard deviations if chance may move RMSE / sd from 1 by more
-than `COARSE_RATIO`. The verdict then says that the rows are too few to tell, unless a fault is gross."""
+"""Heuristic: test rows are too few to judge a share, such as the share of the targets inside intervals, if chance may
+change the share by more than `COARSE`. They are too few to judge standard deviations if chance may move RMSE / sd from
+1 by more than `COARSE_RATIO`. The verdict then says that the rows are too few to tell, unless a fault is gross."""
 
 OWN = "network"  # name of the intervals and sets before calibration
 PARTS = ("smallest", "middle", "largest")  # names of thirds of the rows by their predicted sd, or entropy
@@ -110,7 +110,7 @@ class BeforeAndAfter:
         return f"Calibration was not needed: before it, the {self.noun} were right within chance."
 
     def changes(self, share: float) -> dict[str, float | None]:
-        """If calibration did harm, return the share of rows to hold out instead of `share`; None for no calibration."""
+        """If calibration did harm, return the setting to change: a larger share than `share`, or no calibration."""
         if not self._harm:
             return {}
         return {"calibrate": max(share, min(2 * share, MOST_SHARE)) if self._needed else None}
@@ -132,7 +132,7 @@ class BeforeAndAfter:
 
     @property
     def _harm(self) -> str:
-        """The intervals or sets that calibration made wrong, or much wider though they were right; "" for none."""
+        """The intervals or sets that were made wrong, or much wider without need, by calibration; "" for none."""
         worse = []
         for own, after in self._pairs:
             level, times = percent(own["level"], 0), after["width"] / own["width"] if own["width"] else 1.0

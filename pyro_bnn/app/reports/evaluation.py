@@ -25,7 +25,7 @@ SCORES: dict[str, Callable[[ClassificationPrediction], Tensor]] = {
     "maximum probability": lambda prediction: 1 - prediction.max_probability,
     "logit variance": lambda prediction: prediction.logit_variance,
 }
-"""Scores of the uncertainty of predictions, which should be larger for unknown images."""
+"""Scores of uncertainty, which should be larger for unknown images."""
 
 NUM_COMPONENTS = 10  # draws of the weights in the small mean, each of which is also scored alone
 LEGEND = [

@@ -76,7 +76,7 @@ def panels(columns: int, height: float) -> Any:
 def kept_by(values: Tensor) -> tuple[float, float]:
     """Return limits of an axis that leave out far values, which would squeeze all others.
 
-    A value is far if it is beyond the middle 90 % of the values by more than the width of this range.
+    A value is far if its distance from the range of the middle 90 % exceeds the width of this range.
     """
     low, high = values.double().quantile(values.new_tensor([0.05, 0.95], dtype=torch.double)).tolist()
     width = high - low

@@ -38,7 +38,7 @@ COLUMNS = {
     "crps": "CRPS",
     **{f"coverage_{100 * level:.0f}": f"in {percent(level, 0)}" for level in LEVELS},
 }
-"""Heading of each score in tables. The last ones are for the share of the targets that an interval contains."""
+"""Heading of each score in tables. The last headings are for the share of the targets inside an interval."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class OwnDataScores:
 
 
 def of_counts(promised: float) -> str:
-    """Say which share of the targets 90 % intervals of counts should hold."""
+    """Say which share of the targets should lie in 90 % intervals of counts."""
     return (
         f"Intervals of counts end at whole numbers, so they promise more: {percent(LEVEL, 0)} intervals should hold "
         f"{percent(promised)} of the targets."
@@ -275,7 +275,7 @@ def _columns(
 
 
 def _rounded(values: Tensor, sizes: Tensor, *, least: int = 0) -> np.ndarray:
-    """Round each value to as many decimals as its size needs for `DIGITS` digits, but to at least `least` decimals."""
+    """Round each value to as many decimals as show `DIGITS` digits of its size, but to at least `least` decimals."""
     exponents = [math.floor(math.log10(size)) if 0 < size < math.inf else 0 for size in sizes.tolist()]
     places = [max(DIGITS - 1 - exponent, least) for exponent in exponents]
     return np.array([round(value, place) for value, place in zip(values.tolist(), places, strict=True)])

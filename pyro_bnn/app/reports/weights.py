@@ -148,7 +148,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Change:
-    """Mean change of the NLL, in nats per row, if a share of the weights is removed, and the mean's standard error."""
+    """Mean change of the NLL after a share of the weights is removed, in nats per row, and its standard error."""
 
     fraction: float
     mean: float

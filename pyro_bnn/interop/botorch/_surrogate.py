@@ -82,8 +82,8 @@ class Surrogate(EnsembleModel):
         input_transform: Transform of BoTorch from X to the model's inputs, such as `Normalize`.
         outcome_transform: Transform of BoTorch that was applied to the targets of the fit, such as `Standardize`. The
             inverse transform is applied to predictions.
-        train_X: Points of the fit before `input_transform`, shape (N, d). BoTorch's option `sample_around_best`
-            searches near the best of these points.
+        train_X: Points of the fit, as they were before `input_transform`, shape (N, d). BoTorch's option
+            `sample_around_best` searches near the best of these points.
         seed: Seed of the draws and of their noise; with ``None``, a seed is drawn.
 
     Raises:

@@ -110,7 +110,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator, OfClasses):
             sample_weight: Weight of each row, shape (N,).
 
         Raises:
-            ValueError: If the method has no partial fits, if a label is not one of the classes, or as in :meth:`fit`.
+            ValueError: If the method has no partial fits, or if a label is not one of the classes; see also
+                :meth:`fit`.
         """
         is_next = self._is_next()
         with self._fitting(is_next=is_next):

@@ -42,8 +42,8 @@ LEARNING_RATE, NATURAL_RATE = 0.02, 0.1  # heuristic: of Adam, and of natural gr
 HESSIAN_DECAY, CLIP = 0.99, 0.1  # heuristic: of natural gradients, for fits of thousands of steps
 
 NEXT_PART: dict[str, Any] = {"initial_hessian": 0.03, "num_warmup": 100}
-"""Natural gradients for a further part of the data. By default, the scales would start at those of the prior, and the
-steps would be too long."""
+"""Natural gradients for a further part of the data. By default, the scales would start at the scales of the prior, and
+the steps would be too long."""
 
 MORE_DRAWS = "Raise `max_iter`, the number of draws of each chain and of its warm-up."
 TIGHTER = " If steps still diverge, use a tighter `prior`."  # if steps diverged

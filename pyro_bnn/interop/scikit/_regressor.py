@@ -55,9 +55,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
     r"""A Bayesian neural network for regression on tables, as a scikit-learn estimator.
 
     Inputs and targets are standardised internally. The network is an MLP; its weights and the noise scale have priors.
-    Several targets share the network, but each has its own noise. By default (method ``"auto"``) the estimator compares
-    five networks, with their priors and noise, on held-out rows, and draws Markov chains for the best one; `status_`
-    says what was chosen and why. The page :doc:`/how_to/scikit_learn` describes the methods.
+    Several targets share the network, but each has its own noise. By default (method ``"auto"``), the estimator
+    compares five networks, with their priors and noise, on held-out rows. It then draws Markov chains for the best one.
+    `status_` says what was chosen and why. The page :doc:`/how_to/scikit_learn` describes the methods.
 
     Args:
         hidden_layer_sizes: Number of units of each hidden layer; a single number means one layer. By default,
@@ -82,8 +82,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
             - ``"nuts"`` draws from the exact posterior, for up to a thousand rows.
             - ``"mclmc"`` trains `num_members` networks, and explores the mode of each with a chain.
             - ``"ensemble"`` trains several plain networks.
-            - ``"laplace"`` fits a Gaussian with :func:`~pyro_bnn.fit_gauss_newton` around the weights of one plain
-              network: all weights if there are at most 1000, otherwise those of the last layer.
+            - ``"laplace"`` fits a Gaussian around the weights of one plain network, with
+              :func:`~pyro_bnn.fit_gauss_newton`: all weights if there are at most 1000, otherwise only the last
+              layer's.
             - ``"kronecker"`` fits a Gaussian around all weights of a plain network of any size.
             - ``"swag"`` trains a plain network, and fits a Gaussian to the weights that further training visits.
 
@@ -100,10 +101,10 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
             each fit has a new seed, which does not come from numpy's global generator.
         verbose: Whether to show the progress of the fit; 0 shows nothing. For the default, see `progress` of
             :func:`~pyro_bnn.fit_svi`.
-        calibration_fraction: Share of the rows that take no part in the fit, and correct the intervals of
-            :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets of
-            :meth:`BNNClassifier.predict_set`. Calibration cannot be combined with `sample_weight`, :meth:`partial_fit`
-            or several labels for each row.
+        calibration_fraction: Share of the rows that are held out from the fit for calibration. They correct the
+            intervals of :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets
+            of :meth:`BNNClassifier.predict_set`. Calibration cannot be combined with `sample_weight`,
+            :meth:`partial_fit` or several labels for each row.
         num_samples: Number of draws in a prediction. By default, ``"ensemble"`` uses each member once, chains use all
             stored draws (at most 800), and other methods use 100 draws.
         max_iter: Largest number of epochs, by default as in :func:`~pyro_bnn.fit`. A fit ends earlier at a plateau. For
@@ -180,7 +181,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
             sample_weight: Weight of each row, shape (N,).
 
         Raises:
-            ValueError: If the method has no partial fits, or as in :meth:`fit`.
+            ValueError: If the method has no partial fits; see also :meth:`fit`.
 
         References:
             Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.
@@ -268,7 +269,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
         the two ends comes last; in ``prediction.interval`` it comes first, as in torch.
 
         With a `calibration_fraction`, held-out rows correct the intervals, and the probability is guaranteed as long as
-        new rows resemble the old. Without it, the intervals come from the model, and are right if the model is right.
+        new rows resemble the old rows. Without it, the intervals come from the model, and are right if the model is
+        right.
 
         Args:
             X: Inputs, shape (N, D).

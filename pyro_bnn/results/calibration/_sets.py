@@ -72,8 +72,8 @@ class ConformalSets(Advised, Shown, Calibration):
 
     .. math:: s_r = \sum_{k < r} p_{(k)} + U p_{(r)} + \lambda \max(r - r_0, 0),
 
-    where U is 1, or uniform between 0 and 1. A set has the classes whose scores do not exceed the conformal quantile of
-    the calibration labels' scores, as for :class:`ConformalIntervals`. With a penalty of 0, the method is called
+    where U is 1, or uniform between 0 and 1. A set contains each class whose score is at most the conformal quantile of
+    the scores of the calibration labels (see :class:`ConformalIntervals`). With a penalty of 0, the method is called
     APS, otherwise RAPS. RAPS gives smaller sets if there are many improbable classes.
 
     Args:

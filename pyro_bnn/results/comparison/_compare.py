@@ -148,14 +148,14 @@ class NumberSummary:
 
 
 def jackknife(values: Sequence[float]) -> Estimate:
-    """Return a score with its standard error. The first value is from all draws; all others lack one group each."""
+    """Return a score and its standard error. The first value uses all draws; each other value lacks one group."""
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
     return Estimate(value, float(variance.sqrt()))
 
 
 def over_points(values: Tensor) -> Estimate:
-    """Return the mean over points, with the standard error that it has if points are independent."""
+    """Return the mean over points, with its standard error for independent points."""
     values = values.double().flatten()
     return Estimate(float(values.mean()), float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan)
 

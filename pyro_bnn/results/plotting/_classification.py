@@ -153,7 +153,7 @@ def reliability_diagram(
 
     Each point is a bin, with its mean confidence and the 90 % Wilson interval of its accuracy. A bin whose interval
     does not reach the diagonal is probably not calibrated. For the points, small bins are joined with their neighbours.
-    The calibration error in the title is that of the bins in the second panel.
+    The calibration error in the title is computed from the bins in the second panel.
 
     Args:
         probs: Class probabilities, shape (N, C), or a prediction that has them.
@@ -231,7 +231,7 @@ def detection_curves(
         known: Prediction of known inputs, or their scores, ``{name: shape (N,)}``, which should be larger for unknown
             inputs. The scores of a prediction are the entropy (total uncertainty) and, with several draws, the mutual
             information (epistemic uncertainty).
-        unknown: The same for unknown inputs, ``{name: shape (M,)}``.
+        unknown: Prediction of unknown inputs, or their scores, ``{name: shape (M,)}``.
         width: Width of a new figure. Panels are side by side on a "page", and stacked in a "column".
         axes: One axes for each score, and one for the ROC curves.
 

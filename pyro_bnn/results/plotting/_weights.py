@@ -89,7 +89,7 @@ def signal_to_noise(
 
 
 def _edges(values: np.ndarray, most: int) -> list[float]:
-    """Return the edges of bins: by Rice's rule 2 N^(1/3) bins for N values, but at most `most`."""
+    """Return the edges of 2 N^(1/3) bins for N values (Rice's rule), but of at most `most` bins."""
     if not len(values):
         return [0.0, 1.0]
     low, high = float(values.min()), float(values.max())

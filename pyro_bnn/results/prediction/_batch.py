@@ -197,7 +197,7 @@ def faster(
 
 
 def _bytes_of_chain(net: nn.Module, example: Mapping[str, Tensor], expected: Tensor) -> int:
-    """Return the bytes of the largest tensor in a chain of layers. :class:`_Largest` would load torch's compiler."""
+    """Return the bytes of the largest tensor in a chain of layers, without `_Largest`, which loads torch's compiler."""
     width = max(layer.out_features for layer in net.modules() if isinstance(layer, nn.Linear))
     numbers = max(expected.shape[:2].numel() * width, *(value.numel() for value in example.values()))
     return numbers * expected.element_size()

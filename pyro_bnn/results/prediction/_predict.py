@@ -236,7 +236,7 @@ def predict_point(
         A prediction with one draw, so without an epistemic part: properties that need it raise an error.
 
     Raises:
-        ValueError: If a latent variable has no value, if a name is unknown, or as in :func:`predict`.
+        ValueError: If a latent variable has no value, or if a name is unknown; see also :func:`predict`.
 
     Example:
         >>> import torch

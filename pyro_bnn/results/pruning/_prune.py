@@ -95,7 +95,7 @@ def prune(
         model: The guide's model, needed if `where` or `exclude` has layers or functions.
 
     Returns:
-        The pruned posterior. Its status says how many weights were removed, and is ok if that of `guide` is.
+        The pruned posterior. Its status says how many weights were removed, and is ok if the status of `guide` is ok.
 
     Raises:
         ValueError: If both or neither of `fraction` and `threshold` are given, if a number is out of range, if no site

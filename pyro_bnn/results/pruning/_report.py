@@ -130,7 +130,7 @@ def snr_report(
         seed: Seed of the draws; with ``None``, a seed is drawn.
 
     Raises:
-        ValueError: If `fractions` is empty, or as in :func:`prune` and :func:`~pyro_bnn.predict`.
+        ValueError: If `fractions` is empty; see also :func:`prune` and :func:`~pyro_bnn.predict`.
 
     Example:
         >>> import torch

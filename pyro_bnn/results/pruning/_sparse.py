@@ -107,7 +107,7 @@ def sparse_network(
         The network, on the device and in the dtype of the model.
 
     Raises:
-        ValueError: If a random parameter has no value, or one of another shape, or if a name is unknown.
+        ValueError: If a random parameter has no value, or a value of another shape, or if a name is unknown.
 
     Example:
         >>> import torch

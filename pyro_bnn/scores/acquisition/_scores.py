@@ -253,8 +253,9 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
         Scores, at least 0, shape (N,).
 
     Raises:
-        ValueError: If the predictions have different seeds or numbers of draws, fewer than two draws, or several
-            outputs for each row; if draws were not kept; if a regression has no noise; or if logits are not finite.
+        ValueError: If draws were not kept, or if the predictions have different seeds, different numbers of draws,
+            fewer than two draws, or several outputs for each row. Also if a regression has no noise, or if logits are
+            not finite.
 
     References:
         Bickford Smith et al. (2023), Prediction-Oriented Bayesian Active Learning, https://arxiv.org/abs/2304.08151.

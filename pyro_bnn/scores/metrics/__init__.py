@@ -1,8 +1,8 @@
 """Scores of predictions: accuracy, calibration, and detection of unknown inputs.
 
 Where scikit-learn has the same score, the values agree. Every function takes tensors on any device, numpy arrays, data
-frames and lists. It raises an error if there are no rows, or if there are NaN, infinity, complex numbers, probabilities
-that are negative or do not sum to 1, or labels that are not whole numbers from 0 to C - 1.
+frames and lists. It raises an error if there are no rows, or if numbers are NaN, infinite or complex. Probabilities
+must not be negative, and must sum to 1. Labels must be whole numbers from 0 to C - 1.
 """
 
 from ..._core.remedies import explain_missing

@@ -314,8 +314,8 @@ class OODScores:
     Args:
         auroc: Area under the ROC curve: the probability that an unknown input has a larger score than a known one.
         aupr: Average precision, with unknown inputs as the positive class.
-        fpr95: False positive rate: the share of known inputs whose score reaches a threshold, the largest one that at
-            least 95 % of the unknown inputs reach.
+        fpr95: False positive rate: the share of known inputs whose score is at least t, where t is the largest
+            threshold that at least 95 % of the unknown inputs reach.
         auroc_standard_error: Standard error of the AUROC over inputs (DeLong et al., 1988); NaN for a single known or
             unknown input.
     """

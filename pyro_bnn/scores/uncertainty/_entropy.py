@@ -65,7 +65,7 @@ def mutual_information(logits: Tensor) -> Tensor:
 
     .. math:: I = H\big[\tfrac1S \sum_s p_s\big] - \tfrac1S \sum_s H[p_s].
 
-    If the draws nearly agree, this difference, computed as written, would have no correct digit. So the value is
+    If the draws nearly agree, rounding errors in the two terms would be larger than this difference. So the value is
     computed as a sum of non-negative terms, in double precision.
 
     Args:

@@ -115,7 +115,8 @@ class Prediction(Advised, Shown, ABC):
         """Return scores against targets, by name.
 
         Args:
-            y: Targets, one row per input: a tensor, array, list or data frame; by default those of `predict`.
+            y: Targets, one row per input: a tensor, array, list or data frame; by default the targets passed to
+                `predict`.
 
         Raises:
             ValueError: If there are no targets, or if they do not fit the prediction.

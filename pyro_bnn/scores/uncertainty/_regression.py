@@ -165,7 +165,7 @@ class RegressionPrediction(Prediction):
 
         Returns:
             ``rmse`` (in the units of y), ``nll`` (in nats per row) and, with `keep_draws`, ``crps`` (in the units of
-            y). For other targets than those of `predict`, ``nll`` needs `keep_draws`.
+            y). For targets other than those passed to `predict`, ``nll`` needs `keep_draws`.
         """
         y = self._whole_targets(y)
         scores = {"rmse": metrics.root_mean_squared_error(self.mean, y)}

@@ -107,7 +107,7 @@ def level_of(verdicts: Sequence[Verdict]) -> Level:
 
 
 def in_order(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Sort verdicts from bad to good as `RULE` says; of equal ones, those on the predictions come first."""
+    """Sort verdicts from bad to good as `RULE` says; among equally bad ones, those on the predictions come first."""
     decisive = "unclear" if usability(verdicts) == "too few rows to tell" else ""
     important = ("unclear", "predictions", "baseline", "limit")
     return sorted(
@@ -125,7 +125,7 @@ def in_order(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 @dataclass(frozen=True)
 class Headline:
-    """The first line of the report: the decision, the faults that it follows from, and scores."""
+    """The first line of the report: the decision, the faults that led to it, and scores."""
 
     decision: str
     reasons: str = ""

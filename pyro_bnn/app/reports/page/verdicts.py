@@ -26,7 +26,7 @@ IN_A_SENTENCE = {name: f"the {name}" for name in ("mean of the targets", SHARES_
 
 
 def log_density(prediction: Prediction | Alone[Any]) -> Tensor:
-    """Return the log-density of the target of each row, shape (N,). For single draws, it is their mean."""
+    """Return the log-density of the target of each row, shape (N,). For single draws, return its mean."""
     assert prediction.log_density is not None
     return prediction.log_density.detach().double().cpu()
 
@@ -129,7 +129,7 @@ def of_ways(
 ) -> list[Verdict]:
     """Judge the mean of draws against a baseline, and compare it with single networks.
 
-    `lead` has its gain over the baseline in accuracy or mean squared error, and the gain's standard error.
+    `lead` has the gain of the mean of draws in accuracy or mean squared error, and the standard error of this gain.
     """
     ahead, noise = lead[0], NUM_ERRORS * lead[1]
     single = found.single[1]
@@ -171,7 +171,7 @@ def of_ways(
 
 
 def of_rivals(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Merge all verdicts with `rivals`, which are simpler methods that predict as well or better, into one verdict."""
+    """Merge all verdicts with `rivals` (simpler methods that predict as well or better) into one verdict."""
     worse = [verdict for verdict in in_order(verdicts) if verdict.rivals]
     if len(worse) < 2:
         return list(verdicts)
