@@ -3,7 +3,7 @@
 
 A transformer tells from which library a docstring comes, once as a plain network and once as a posterior over all its
 weights. The script prints the accuracy, NLL, calibration error, detection of unknown texts, and CPU time of both. Each
-trains for the number of epochs that is best for it on texts set aside (:doc:`/results/transformer`).
+trains for the number of epochs that is best for it on validation texts (:doc:`/results/transformer`).
 
 The texts are docstrings in the source files of Python's standard library, torch, numpy, scikit-learn, matplotlib and
 Pyro, without the names of these libraries. Whole files are held out for the test. Docstrings of Pillow, rich, tqdm and
