@@ -205,7 +205,11 @@ class BNNEstimator(Advised, Settings):
     def _drawn_seed(self) -> int:
         if self.random_state is None:
             return secrets.randbelow(LARGEST_SEED)  # numpy's global generator is not changed
-        return int(check_random_state(self.random_state).randint(LARGEST_SEED))
+        try:
+            return int(check_random_state(self.random_state).randint(LARGEST_SEED))
+        except ValueError:
+            expected = "a whole number from 0 to 2**32 - 1, a `numpy.random.RandomState` or None"
+            raise ValueError(f"`random_state` must be {expected}, got {_checks.got(self.random_state)}.") from None
 
     def _split(self, num_rows: int, classes: np.ndarray | None, method: str) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the rows for the fit, and those for early stopping, which are None without early stopping."""
