@@ -41,9 +41,11 @@ def got(value: object) -> str:
     if math.isinf(found) and not isinstance(value, float):
         return f"a number {'below -' if found < 0 else 'above '}{sys.float_info.max:.2g}"
     text = repr(value)
-    if len(text) <= MOST_SHOWN and "\n" not in text:
-        return described(value) if " at 0x" in text.lower() else text
-    return f"{described(value)} of shape {shape(value)}" if hasattr(value, "shape") else f"{text[:MOST_SHOWN]}..."
+    if hasattr(value, "shape") and (len(text) > MOST_SHOWN or "\n" in text):
+        return f"{described(value)} of shape {shape(value)}"
+    if "\n" in text or " at 0x" in text.lower():
+        return described(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def positive(name: str, value: float) -> float:

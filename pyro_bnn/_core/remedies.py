@@ -129,6 +129,7 @@ INSTEAD = {
         "save": "call `pickle.dump(model, file)`",
         **dict.fromkeys(["converged", "converged_"], "use `posterior_.status.ok` after `fit`"),
         **dict.fromkeys(["status", "summary"], "use `status_` after `fit`"),
+        **dict.fromkeys(["model_", "n_iter_", "posterior_"], "call `fit` first"),
         "weights": "call `posterior_.sample(num_samples)` after `fit`, which returns draws of the weights",
     },
     "ConformalIntervals": {

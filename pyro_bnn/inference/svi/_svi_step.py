@@ -22,7 +22,7 @@ from ..kl import check_weight
 from ._direct import DirectStep, direct_joint
 from ._graph import GraphStep, has_graphs
 from ._natural import NaturalGradient, mean_field
-from ._optimizers import OptimizerMaker, SkippingOptimizer, made_by, require_maker, require_usable
+from ._optimizers import INSTEAD_OF_RATE, OptimizerMaker, SkippingOptimizer, made_by, require_maker, require_usable
 from ._pyro import PyroFunction, PyroStep, as_module, check_model, learned_parameters, traced_guide
 from ._step import Execution, GradientStep, StepTerms
 
@@ -220,7 +220,7 @@ class SVIStep:
     "with svi_step(model, guide, optimizer) as step: step(x, y)",
     {
         "data": "pass x and y to the step: `with svi_step(model, guide, optimizer) as step: step(x, y)`",
-        "lr": "pass `functools.partial(torch.optim.Adam, lr=0.01)` as `optimizer`",
+        "lr": INSTEAD_OF_RATE,
         "loss": "pass the loss as `elbo`",
     },
 )

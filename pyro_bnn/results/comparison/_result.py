@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from textwrap import wrap
 
+from ..._core import checks as _checks
 from ..._core.inputs import Inputs
 from ..._core.remedies import Advised
 from ..._core.summary import WIDTH, Number, Shown, Summary, counted
