@@ -62,13 +62,9 @@ TABLES = {
         "3 cells in line 1, but 2 in line 3; correct line 3.",
     ),
     "unclosed quote, spaces": (text("a price", '1 "2', "3 4"), (), "a quotation mark is opened and never closed;"),
-    "ragged": (
-        text("a,price", "1,2", "3,4,5"),
-        (),
-        "2 cells in line 1, but 3 in line 3; correct line 3, or quote",
-    ),
+    "ragged": (text("a,price", "1,2", "3,4,5"), (), "2 cells in line 1, but 3 in line 3; correct line 3, or quote"),
     "all lines longer": (text("a,price", "1,2,3", "4,5,6"), (), "has 2 cells in line 1, but 3 in line 2"),
-    "short line": (text("a,b,price", "", "1,\"2\n\",3", "4,5"), (), "3 cells in line 1, but 2 in line 5; correct line 5."),
+    "short line": (text("a,b,price", "", '1,"2\n",3', "4,5"), (), "3 cells in line 1, but 2 in line 5; correct line"),
     "unclosed quote": (text("a,price", '1,"2', "3,4", "5,6"), (), "a quotation mark is opened and never closed"),
     "quote within a cell": (text("a,price", '"1"x,2', "3,4"), (), "because of line 2: ',' expected after"),
     "two bad columns": (

@@ -135,8 +135,8 @@ def _separated(path: Path, *, header: bool) -> tuple[list[str], pd.DataFrame, st
         raise ValueError(f"{path} is not text; {remedy}.")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = (line for line in file if line.strip())
-            first, second = next(lines, ""), next(lines, "")
+            texts = (line for line in file if line.strip())
+            first, second = next(texts, ""), next(texts, "")
         if "\0" in first:
             raise ValueError(f"{path} is not text: it holds bytes of value 0; save it as text in UTF-8.")
         whole = first if header else re.sub(r"(?<=\d),(?=\d)", "", first)  # commas in numbers may be decimal
