@@ -71,6 +71,7 @@ INSTEAD = {
         "mean": MOMENTS,
         "num_samples": "use `posterior.num_stored`, the number of stored draws (None if they are drawn on demand)",
         "plot": f"{PLOT} `loss_curves(posterior)`",
+        "to": "call `model.to(device)` before the fit, or load a saved posterior with a model on the device",
         "save": SAVE,
         "score": SCORE,
         "std": MOMENTS,

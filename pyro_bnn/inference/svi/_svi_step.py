@@ -78,7 +78,7 @@ class SVIStep:
         """Update the parameters with the gradients of one batch.
 
         Args:
-            *batch: Arguments of the model: x, shape (B, ...), and y, shape (B, ...), as :func:`fit_svi` takes them.
+            *batch: Arguments of the model: x, shape (B, ...), and y, shape (B, ...), or one pair (x, y).
             kl_weight: Weight of the KL term in this step; with ``None``, that of :func:`svi_step`.
 
         Returns:
@@ -94,7 +94,8 @@ class SVIStep:
         if not isinstance(self.model, BayesianModel):
             batch = unwrapped(batch)
         elif self._step is None or not are_tensors:  # tensors are checked only in the first batch
-            batch = Arguments(self.model.device, self.model.like, paired=True).of_batch(batch)
+            pair = batch[0] if len(batch) == 1 else batch
+            batch = Arguments(self.model.device, self.model.like, paired=True).of_batch(pair)
         with EXCLUSIVE:
             return self.prepared(*batch)(batch, weight)
 

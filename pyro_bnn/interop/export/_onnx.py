@@ -1,5 +1,7 @@
 """Export predictions as an ONNX file."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
