@@ -361,8 +361,8 @@ def _not_numbers(X: Any, estimator: str) -> str:
         remedies.append("turn dates into numbers, such as days since the first one")
     what = " and ".join(kind for kind, found in (("text", texts), ("dates", dates)) if found)
     where = few(f"`{name}`" if hasattr(X, "columns") else f"column {name}" for name in (*texts, *dates))
-    by_itself = f"`skrub.tabular_pipeline({estimator}())` and `pyro-bnn train` encode text and dates by themselves."
-    remedy = f"{', and '.join(remedies)}. {by_itself}"
+    of_skrub = f"`tabular_pipeline({estimator}())` of the package skrub"
+    remedy = f"{', and '.join(remedies)}. {of_skrub} and `pyro-bnn train` encode text and dates by themselves."
     return f"`X` must be numbers, got {what} in {where}; {remedy}" if remedies else ""
 
 
