@@ -115,7 +115,7 @@ def test_a_cell_that_hides_amounts_is_named(tmp_path):
     path = amounts(tmp_path / "t.csv", odd="call us")
     data = sources.load(new_config(str(path), None, {"target": "y"})[0])
     assert any(note.startswith("Warning: Most cells of column 'money' are numbers with a unit") for note in data.notes)
-    assert any("but not 'call us' in row 1" in note for note in data.notes)
+    assert any("but not 'call us' in line 2" in note for note in data.notes)
 
 
 @pytest.mark.parametrize("rate", [0.8, 1.5, 3.0])

@@ -3,6 +3,7 @@
 import functools
 import inspect
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -94,6 +95,7 @@ MISTAKES = [
     (lambda: pb.fit_nuts(MODEL, (X, Y), warmup_steps=5), r"`warmup_steps`; did you mean `num_warmup`\?"),
     (lambda: pb.fit_nuts(MODEL, (X, Y), num_burnin_steps=5), r"did you mean `num_warmup`\?"),
     (lambda: pb.fit_svi(MODEL, MODEL, (X, Y), loss=5), r"did you mean `elbo`\?"),
+    (lambda: pb.fit_svi(MODEL, MODEL, (X, Y), lr=0.1), r"`lr`; pass `functools.partial.* as `optimizer`"),
     (lambda: pb.fit_svi(MODEL, MODEL, (X, Y), epochs=5), "did you mean `num_epochs`"),
     (lambda: pb.fit(MODEL, (X, Y), num_samples=5), "`num_samples`; pass it to `predict`"),
     (lambda: pb.fit(MODEL, (X, Y), unlike=5), "`unlike`; its arguments are `model`, `data`, `method`.* and `seed`"),
@@ -115,6 +117,7 @@ MISTAKES = [
     (lambda: pb.BNNClassifier().predict(X, return_std=True), "`return_std`; classes have no .* `predict_proba"),
     (lambda: pb.BNNClassifier().predict_set(X, levle=0.9), "did you mean `level`"),
     (lambda: pb.BNNRegressor(hidden=3), r"BNNRegressor\(\) got .* did you mean `hidden_layer_sizes`"),
+    (lambda: pb.BNNRegressor(device="cuda"), "`device`; estimators compute on the CPU"),
     (lambda: pb.BNNClassifier(seed=3), "did you mean `random_state`"),
     (lambda: pb.NormalPrior(sigma=3), "did you mean `scale`"),
     (lambda: pb.MeanFieldGuide(MODEL, scale=1), "unexpected argument `scale`; `init` sets"),
@@ -155,6 +158,19 @@ def test_a_list_of_inputs_and_targets_is_a_pair_with_the_same_defaults():
     ours, theirs = (pb.fit(MODEL, data, method="svi", max_epochs=2, seed=0) for data in ([X, Y], (X, Y)))
     assert str(ours.status) == str(theirs.status)
     assert "all rows at once" in str(ours.status)
+    ours, theirs = (pb.fit_laplace(MODEL, data, seed=0) for data in ([X, Y], (X, Y)))
+    assert torch.equal(ours.location, theirs.location)
+    for fit in (pb.fit, pb.fit_laplace, pb.fit_gauss_newton):
+        with pytest.raises(ValueError, match=r"got a dictionary with the keys \['x', 'y'\]; pass \(x, y\)\."):
+            fit(MODEL, {"x": X, "y": Y})
+
+
+def test_a_seed_may_come_from_numpy():
+    ours, theirs = (
+        quietly(pb.fit_mcmc, MODEL, (X, Y), **FITS[pb.fit_mcmc], seed=seed).sample(1, seed=0)
+        for seed in (np.int64(3), 3)
+    )
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 @pytest.mark.parametrize("method", ["vi", "ADVI", "variational", "nuts", "mcmc", "hmc", "laplace", "map", "sghmc"])

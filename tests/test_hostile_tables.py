@@ -51,21 +51,29 @@ TABLES = {
     "no name": (text("a,,price", "1,5,3", "1,9,4"), (), "column 2 of"),
     "no header": (text("1,2", "3,4", "5,6"), (), "its first line holds numbers; put a line of names above it"),
     "no header, spaces": (text("1 2.5", "3 4"), (), "its first line holds numbers; put a line of names above it"),
-    "long line, spaces": (text("a price", "1 2", "3 4 5"), (), "Expected 2 fields in line 3, saw 3; correct that line"),
-    "short line, spaces": (text("a b price", "1 2 3", "4 5"), (), "row 2 of"),
+    "long line, spaces": (
+        text("a price", "1 2", "3 4 5"),
+        (),
+        "2 cells in line 1, but 3 in line 3; correct line 3, or",
+    ),
+    "short line, spaces": (
+        text("a b price", "1 2 3", "4 5"),
+        (),
+        "3 cells in line 1, but 2 in line 3; correct line 3.",
+    ),
     "unclosed quote, spaces": (text("a price", '1 "2', "3 4"), (), "a quotation mark is opened and never closed;"),
-    "ragged": (text("a,price", "1,2", "3,4,5"), (), "Expected 2 fields in line 3, saw 3; correct that line, and quote"),
-    "all lines longer": (text("a,price", "1,2,3", "4,5,6"), (), "Expected 2 fields in line 2, saw 3"),
-    "short line": (text("a,b,price", "1,2,3", "4,5"), (), "has 2 cells, but there are 3 names of columns; correct"),
+    "ragged": (text("a,price", "1,2", "3,4,5"), (), "2 cells in line 1, but 3 in line 3; correct line 3, or quote"),
+    "all lines longer": (text("a,price", "1,2,3", "4,5,6"), (), "has 2 cells in line 1, but 3 in line 2"),
+    "short line": (text("a,b,price", "", '1,"2\n",3', "4,5"), (), "3 cells in line 1, but 2 in line 5; correct line"),
     "unclosed quote": (text("a,price", '1,"2', "3,4", "5,6"), (), "a quotation mark is opened and never closed"),
-    "quote within a cell": (text("a,price", '"1"x,2', "3,4"), (), "is not a table: ',' expected after"),
+    "quote within a cell": (text("a,price", '"1"x,2', "3,4"), (), "because of line 2: ',' expected after"),
     "two bad columns": (
         edited(3, "area", "<10").replace(b",2,", b",two,", 1),
         (),
         (
-            "(pyro-bnn train --ignore area,rooms):\n- column 'area' holds numbers, but also texts: '<10' in row 4; "
+            "(pyro-bnn train --ignore area,rooms):\n- column 'area' holds numbers, but also texts: '<10' in line 5; "
             "replace these texts by numbers (if '<10' is below a detection limit, often half of it: 5) or empty cells\n"
-            "- column 'rooms' holds numbers, but also texts: 'two' in row "
+            "- column 'rooms' holds numbers, but also texts: 'two' in line "
         ),
     ),
     "not UTF-8": (
@@ -93,13 +101,13 @@ TABLES = {
         "look like dates: write them as numbers, such as days since the first",
     ),
     "infinite": (edited(5, "area", "inf"), (), "column 'area' of"),
-    "infinite target": (edited(5, "price", "-inf"), (), "holds an infinite number in row 6"),
+    "infinite target": (edited(5, "price", "-inf"), (), "holds an infinite number in line 7"),
     "too large": (edited(5, "area", "1e308"), ("--test-fraction", 0), "holds numbers that are too large; divide them"),
-    "mixed": (edited(5, "area", "large"), (), "holds numbers, but also texts: 'large' in row 6; replace these texts"),
+    "mixed": (edited(5, "area", "large"), (), "holds numbers, but also texts: 'large' in line 7; replace these texts"),
     "mixed target": (
         edited(5, "price", "dear"),
         (),
-        "'dear' in row 6; replace these texts by numbers or empty cells, or choose --likelihood categorical",
+        "'dear' in line 7; replace these texts by numbers or empty cells, or choose --likelihood categorical",
     ),
     "dates of two kinds": (with_column("day", (f"{i}.2.24" for i in range(1, 21))), (), "column 'day' of"),
     "month or day": (
@@ -127,7 +135,7 @@ TABLES = {
     "texts as numbers": (
         GOOD,
         ("--target", "city", "--likelihood", "gaussian"),
-        "texts such as 'Rome' in row 1, and this likelihood needs numbers; choose --likelihood categorical",
+        "texts such as 'Rome' in line 2, and this likelihood needs numbers; choose --likelihood categorical",
     ),
     "numbers as counts": (GOOD, ("--likelihood", "poisson"), "must hold counts for --likelihood poisson"),
     "no likelihood": (GOOD, ("--likelihood", "cauchy"), "unknown likelihood 'cauchy'"),
@@ -338,5 +346,5 @@ def test_rows_that_lack_values_are_left_out_if_wanted(pyro_bnn, tmp_path):  # no
     options = ("--target", "price", "--drop-missing", "--out", tmp_path / "run", *QUICK)
     code, out, err = pyro_bnn("train", path, *options)
     assert (code, err) == (0, "")
-    assert "Rows left out because they lack a value: 1 (row 4)." in out
+    assert "Rows left out because they lack a value: 1 (line 5)." in out
     assert "Trained on 15 rows" in out

@@ -82,7 +82,7 @@ def test_rows_without_the_target_are_left_out_and_said(tmp_path):
     frame.to_csv(path, index=False)
     data = loaded(path)
     assert len(data.x_train) + len(data.x_test) == 38
-    assert "Rows left out because they lack the target: 2 (rows 4, 9)." in data.notes
+    assert "Rows left out because they lack the target: 2 (lines 5, 10)." in data.notes
 
 
 def test_new_rows_may_lack_what_rows_of_training_lacked(pyro_bnn, tmp_path):  # noqa: F811
@@ -311,7 +311,7 @@ def test_line_breaks_within_cells_are_said(pyro_bnn, tmp_path):  # noqa: F811
     rows[4][2] = "Rome\n1,2,3"
     path, run = write_table(tmp_path / "t.csv", rows), tmp_path / "run"
     code, out, _ = pyro_bnn("train", path, "--target", "price", "--out", run, *QUICK)
-    said = f"Cells of column 'city' of {path} hold line breaks, the first in row 5; if this is a mistake"
+    said = f"Cells of column 'city' of {path} hold line breaks, the first in line 6; if this is a mistake"
     assert (code, said in out) == (0, True)
     code, _, err = pyro_bnn("predict", run, path, "--out", tmp_path / "out.csv")
     assert (code, said in err) == (0, True)

@@ -286,7 +286,7 @@ def test_an_unseen_category_is_refused_or_counts_as_none(pyro_bnn, place):  # no
 def test_rows_that_lack_a_value_are_refused_or_left_out(pyro_bnn, place):  # noqa: F811
     rows, out = new_rows(place / "new.csv", rooms=""), place / "out.csv"
     code, _, err = pyro_bnn("predict", place / "run", rows, "--out", out)
-    assert (code, "lacks values in column 'rooms', in 1 of 5 rows (the first is row 2)" in err) == (2, True)
+    assert (code, "lacks values in column 'rooms', in 1 of 5 rows (the first is line 3)" in err) == (2, True)
     assert pyro_bnn("predict", place / "run", rows, "--out", out, "--drop-missing")[0] == 0
     assert [row["id"] for row in predictions_in(out)] == ["n0", "n2", "n3", "n4"]
 
@@ -295,11 +295,11 @@ def test_rows_that_lack_a_value_are_refused_or_left_out(pyro_bnn, place):  # noq
     ("options", "cells", "message"),
     [
         ({"names": ("id", "area", "city")}, {}, "has no columns 'rooms', 'garden'"),
-        ({}, {"area": "large"}, "holds numbers, but also texts: 'large' in row 2;"),
+        ({}, {"area": "large"}, "holds numbers, but also texts: 'large' in line 3;"),
         (
             {"num_rows": 2},
             {"area": "large"},
-            "must hold numbers, as in training, but holds texts such as 'large' in row 2;",
+            "must hold numbers, as in training, but holds texts such as 'large' in line 3;",
         ),
     ],
 )

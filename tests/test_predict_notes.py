@@ -104,5 +104,5 @@ def test_all_kinds_of_faults_in_new_rows_are_named_at_once(pyro_bnn, run):
     code, _, err = pyro_bnn("predict", run, write_table(run.parent / "new.csv", rows))
     said = " ".join(err.split())
     assert (code, said.count(" Also, ")) == (2, 2)
-    for fault in ("lacks values in column 'rooms'", "column 'city' holds 'Paris'", "'big' in row 2"):
+    for fault in ("lacks values in column 'rooms'", "column 'city' holds 'Paris'", "'big' in line 3"):
         assert fault in said

@@ -235,8 +235,10 @@ def test_labels_are_texts():
     assert (prediction.mutual_information[-1] > prediction.mutual_information[:-1].median()).all()
 
 
-def test_one_class_is_refused():
+def test_one_class_and_labels_of_several_kinds_are_refused():
     X, _ = blobs()
+    with pytest.raises(ValueError, match=r"labels of one kind, got int and str; pass `y.astype\(str\)`"):
+        pb.BNNClassifier(**SHORT).fit(X, np.array([1, "cat"] * (len(X) // 2), dtype=object))
     with pytest.raises(ValueError, match="at least two classes, got one class"):
         pb.BNNClassifier(**SHORT).fit(X, ["cat"] * len(X))
 
@@ -375,6 +377,7 @@ def test_a_random_state_repeats_and_none_leaves_numpys_generator():
         ({"early_stopping": True, "validation_fraction": 1.0}, "`validation_fraction` must lie strictly between"),
         ({"activation": "relus"}, "`activation` must be 'relu', .* or a function that .*did you mean 'relu'"),
         ({"activation": 3}, "`activation` must be a function that makes a module"),
+        ({"random_state": "a"}, r"`random_state` must be a whole number from 0 to 2\*\*32 - 1, .* or None, got 'a'\."),
     ],
 )
 def test_wrong_parameters_are_told(settings, message):

@@ -332,6 +332,12 @@ def test_wrong_shapes_are_told_in_short_with_names_and_a_remedy_that_helps(kind)
         tables = [eval(call, {"np": np, "X": given}) for call in re.findall("`([^`]+)`", message)[1:]]
         assert [table.shape for table in tables] == [(30, 1), (1, 30)]
     X = x[:, None]
+    for given, message in (
+        (X[None], r"shape \(1, 30, 1\); pass `np.reshape\(X, \(len\(X\), -1\)\)`"),
+        (iter(x), "iterator;"),
+    ):
+        with pytest.raises(ValueError, match=rf"^`X` must be a table of shape \(N, D\), got .*{message}"):
+            estimator.fit(given, y)
     for table in (X, X.tolist(), scipy.sparse.csr_matrix(X)):
         with pytest.raises(ValueError, match=r"^`y` must have one target .* `X`, got 5 targets for 30 rows; pass"):
             estimator.fit(table, y[:5])

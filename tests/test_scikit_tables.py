@@ -52,6 +52,7 @@ def test_the_code_shown_for_text_works(X):
 def test_dates_are_not_offered_to_an_encoder(X, columns):
     message = error_of(X)
     assert f"got {columns}; turn dates into numbers" in message
+    assert "`tabular_pipeline(BNNRegressor())` of the package skrub and `pyro-bnn train` encode" in message
     assert "OneHotEncoder" not in message
 
 

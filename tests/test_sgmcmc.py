@@ -252,7 +252,7 @@ def test_a_run_that_fails_leaves_no_file_unless_one_can_go_on_from_it(tmp_path):
     assert not (tmp_path / "draws").exists()
     drawn(model, x, y, **options)
     assert (tmp_path / "draws").exists()
-    with pytest.raises(FileNotFoundError, match="must lie in a folder that exists"):
+    with pytest.raises(FileNotFoundError, match="must lie in an existing folder"):
         drawn(model, x, y, **{**options, "store": tmp_path / "nowhere" / "draws"})
 
 

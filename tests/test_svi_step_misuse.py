@@ -88,7 +88,7 @@ def test_a_step_in_inference_mode_is_refused(is_begun, path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda x, y: (x,), "must be a pair"),
+        (lambda x, y: (x,), "must be a pair.* got one tensor, without targets"),
         (lambda x, y: (), "must be a pair"),
         (lambda x, y: (x, y, y), "must be a pair"),
         (lambda x, y: (x, None), "`y` must be a tensor, an array, .*, got NoneType"),
@@ -102,6 +102,7 @@ def test_a_batch_without_targets_is_no_batch(change, message, is_begun, path):
             step(x, y)
         with pytest.raises(ValueError, match=message):
             step(*change(x, y))
+        assert step((x, y)).num_rows == len(x)  # one pair, as from a loader
 
 
 def test_weights_removed_in_the_context_of_a_step_are_refused_and_masks_loaded_again_are_not():

@@ -69,7 +69,7 @@ def test_a_missing_header_is_noticed(pyro_bnn, tmp_path):  # noqa: F811
 
 def test_a_short_line_is_named_by_its_place(tmp_path):
     (tmp_path / "t.data").write_text("1,2\n3\n")
-    with pytest.raises(ValueError, match=r"row 2 of .* has 1 cells, but there are 2 columns; correct the row"):
+    with pytest.raises(ValueError, match=r"has 2 cells in line 1, but 1 in line 2; correct line 2\."):
         read_table(tmp_path / "t.data", header=False)
 
 

@@ -35,11 +35,15 @@ WORDS = [f"text {first}{second}" for first in "abcde" for second in string.ascii
             "gaussian",
             "look like dates: write them as numbers",
         ),
-        ([f"20{number:02}-01-01" for number in range(20)], "", "got dates such as '2000-01-01' in row 1; write"),
+        ([f"20{number:02}-01-01" for number in range(20)], "", "got dates such as '2000-01-01' in line 2; write"),
         (WORDS, "", "; choose another --target.\n"),
         (["a", "b", "c", "a", "b"] * 2, "gaussian", "needs numbers; choose --likelihood categorical for classes.\n"),
         (["$5", "€5"] * 5, "gaussian", "needs numbers; choose --likelihood categorical for classes.\n"),
-        (["1", "2", "3", "none", "few"] * 4, "gaussian", "'few' in row 5, 'none' in row 9 and 5 more; replace these"),
+        (
+            ["1", "2", "3", "none", "few"] * 4,
+            "gaussian",
+            "'few' in line 6, 'none' in line 10 and 5 more; replace",
+        ),
         (
             ["1", "2", "3", "none"] * 4,
             "gaussian",
@@ -48,7 +52,7 @@ WORDS = [f"text {first}{second}" for first in "abcde" for second in string.ascii
         (
             [*map(str, range(110)), "odd"],
             "gaussian",
-            "'odd' in row 111; replace these texts by numbers or empty cells.\n",
+            "'odd' in line 112; replace these texts by numbers or empty cells.\n",
         ),
     ],
 )

@@ -140,9 +140,7 @@ def check_target(path: Path, resume: str | Path | None, name: str | Path) -> Non
             f"`checkpoint` must be a new file, but {path} exists; to resume from it, pass `resume={str(name)!r}`, "
             "otherwise choose another path or remove it."
         )
-    folder = path.resolve().parent
-    if not folder.is_dir():
-        raise FileNotFoundError(f"`checkpoint` must lie in an existing folder, got {path}; make {folder} first.")
+    folder = _checks.file_to_write("checkpoint", path).resolve().parent
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass

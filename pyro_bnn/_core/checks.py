@@ -41,9 +41,11 @@ def got(value: object) -> str:
     if math.isinf(found) and not isinstance(value, float):
         return f"a number {'below -' if found < 0 else 'above '}{sys.float_info.max:.2g}"
     text = repr(value)
-    if len(text) <= MOST_SHOWN and "\n" not in text:
-        return text
-    return f"{described(value)} of shape {shape(value)}" if hasattr(value, "shape") else f"{text[:MOST_SHOWN]}..."
+    if hasattr(value, "shape") and (len(text) > MOST_SHOWN or "\n" in text):
+        return f"{described(value)} of shape {shape(value)}"
+    if "\n" in text or " at 0x" in text.lower():
+        return described(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def positive(name: str, value: float) -> float:
@@ -109,6 +111,17 @@ def path(name: str, value: object) -> Path:
     if not isinstance(value, (str, os.PathLike)) or not str(value):
         raise ValueError(f"`{name}` must be the path of a file or folder, got {got(value)}.")
     return Path(value)
+
+
+def file_to_write(name: str, value: object) -> Path:
+    """Return the path of a file to be written; raise if it is a folder, or if its folder does not exist."""
+    found = path(name, value)
+    folder = Path(os.path.realpath(found)).parent
+    if found.is_dir():
+        raise IsADirectoryError(f"`{name}` must be a file, got the folder {found}; name a file in it.")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"`{name}` must lie in an existing folder, got {found}; make {folder} first.")
+    return found
 
 
 def flag(name: str, value: bool) -> bool:

@@ -37,7 +37,7 @@ class Processes:
 
     def seed(self, seed: int) -> int:
         """Return this process's own seed; process 0 gets `seed` itself."""
-        return (seed + self.rank * GOLDEN) % 2**63
+        return (int(seed) + self.rank * GOLDEN) % 2**63
 
     def sum_(self, tensors: Iterable[Tensor]) -> None:
         """Replace each tensor by its sum over all processes."""

@@ -71,6 +71,7 @@ INSTEAD = {
         "mean": MOMENTS,
         "num_samples": "use `posterior.num_stored`, the number of stored draws (None if they are drawn on demand)",
         "plot": f"{PLOT} `loss_curves(posterior)`",
+        "to": "call `model.to(device)` before the fit, or load a saved posterior with a model on the device",
         "save": SAVE,
         "score": SCORE,
         "std": MOMENTS,
@@ -129,6 +130,7 @@ INSTEAD = {
         "save": "call `pickle.dump(model, file)`",
         **dict.fromkeys(["converged", "converged_"], "use `posterior_.status.ok` after `fit`"),
         **dict.fromkeys(["status", "summary"], "use `status_` after `fit`"),
+        **dict.fromkeys(["model_", "n_iter_", "posterior_"], "call `fit` first"),
         "weights": "call `posterior_.sample(num_samples)` after `fit`, which returns draws of the weights",
     },
     "ConformalIntervals": {

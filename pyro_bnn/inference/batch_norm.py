@@ -1,5 +1,7 @@
 """Posteriors that store statistics of batch normalisation, or parameters and buffers of the network."""
 
+from __future__ import annotations
+
 import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -206,7 +208,7 @@ class RefreshedPosterior(CarryingPosterior):
         return plain(RefreshedRecord(saved(self.inner), self._x, self._batch_size))
 
     @classmethod
-    def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "RefreshedPosterior":
+    def from_record(cls, values: Mapping[str, Any], destination: Destination) -> RefreshedPosterior:
         found, model = record(RefreshedRecord, values, "posterior"), destination.model_for("a RefreshedPosterior")
         return cls(model, restored(found.inner, destination), found.x, batch_size=found.batch_size)
 
@@ -280,7 +282,7 @@ class PinnedPosterior(CarryingPosterior):
         return plain(PinnedRecord(saved(self.inner), self.values))
 
     @classmethod
-    def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "PinnedPosterior":
+    def from_record(cls, values: Mapping[str, Any], destination: Destination) -> PinnedPosterior:
         found, model = record(PinnedRecord, values, "posterior"), destination.model_for("a PinnedPosterior")
         own, owner = network_values(model), "the pinned network"
         check_state(owner, found.values, own)

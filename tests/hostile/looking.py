@@ -2,6 +2,7 @@
 
 import torch
 
+import pyro_bnn as pb
 from pyro_bnn import plotting, pruning
 from pyro_bnn.inference.history import History
 
@@ -21,6 +22,7 @@ from .table import (
     without,
 )
 
+NO_FOLDER = {"in no folder": "/nonexistent/picture.png"}
 NOT_ROWS = {
     "None": None,
     "a fraction": 0.5,
@@ -140,13 +142,16 @@ PICTURES = [
         {"None": None, "a number": 3, "empty": "", "of another kind": "picture.zzz", "without an ending": "picture"},
         "`path` must",
     ),
-    *bad(
-        "save",
-        lambda w, path: plotting.save(plotting.new_axes(1, 1, size=(2, 2))[0, 0], path),
-        "path",
-        {"in no folder": "/nonexistent/picture.png"},
-        "`path` must lie in a folder that exists",
-        FileNotFoundError,
+    *(
+        row
+        for name, write in {
+            "save": lambda w, path: plotting.save(plotting.new_axes(1, 1, size=(2, 2))[0, 0], path),
+            "save_posterior": lambda w, path: pb.save_posterior(w.posterior, path, w.model),
+        }.items()
+        for row in [
+            *bad(name, write, "path", NO_FOLDER, "must lie in an existing folder, got .*; make", FileNotFoundError),
+            *bad(name, write, "path", {"a folder": "/tmp"}, "must be a file, got the folder /tmp", IsADirectoryError),
+        ]
     ),
     *bad("loss_curves", plain(plotting.loss_curves), "history", NOT_AN_OBJECT, "`history` must be a History"),
     *bad("loss_curves", plain(plotting.loss_curves), "history", {"empty": History()}, "at least one epoch, got none"),

@@ -106,6 +106,7 @@ POSTERIORS = [
     ),
     *bad("sample", lambda w, num_samples: w.posterior.sample(num_samples), "num_samples", NOT_A_COUNT, SAMPLES),
     *bad("sample", lambda w, seed: w.posterior.sample(2, seed=seed), "seed", NOT_A_SEED, SEED),
+    *bad("moments", lambda w, seed: w.laplace.moments(seed=seed), "seed", NOT_A_SEED, SEED),
     *bad("draws", lambda w, num_samples: list(w.guide.draws(num_samples)), "num_samples", NOT_A_COUNT, SAMPLES),
     *bad("Laplace", lambda w, num_samples: list(w.laplace.draws(num_samples)), "num_samples", NOT_A_COUNT, SAMPLES),
     *bad("EnsemblePosterior", plain(pb.EnsemblePosterior), "members", NOT_AN_OBJECT, "`members` must"),

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -82,6 +83,7 @@ NOT_A_SEED = {
     "a fraction": 1.5,
     "NaN": float("nan"),
     "True": True,
+    "a generator": np.random.default_rng(0),
     "more than 63 bits": 2**63,
 }
 NOT_A_FLAG = {"None": None, "text": "a", "a number": 3}

@@ -6,6 +6,8 @@ from ._conversion import Pair as Pair
 from ._conversion import Pairs as Pairs
 from ._conversion import as_inputs as as_inputs
 from ._conversion import as_targets as as_targets
+from ._conversion import is_whole as is_whole
+from ._conversion import require_data as require_data
 from ._tree import ChangedInputError as ChangedInputError
 from ._tree import Inputs as Inputs
 from ._tree import Shared as Shared

@@ -4,12 +4,13 @@ import numbers
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils.data import Dataset, IterableDataset
 
 from .. import checks as _checks
 from ..summary import counted
@@ -294,6 +295,28 @@ class Arguments:
         return part
 
 
+def is_whole(data: object) -> TypeGuard[Sequence[object]]:
+    """Whether data are a tuple or a list that holds all rows. For a list of batches, this is false."""
+    return isinstance(data, tuple) or (
+        isinstance(data, list) and not any(isinstance(item, (tuple, list, Mapping)) for item in data)
+    )
+
+
+def require_data(data: object) -> None:
+    if isinstance(data, Dataset):
+        options = "batch_size=..." if isinstance(data, IterableDataset) else "batch_size=..., shuffle=True"
+        raise ValueError(
+            f"`data` must be a loader or a tuple of tensors, got the data set {type(data).__name__}; pass "
+            f"`DataLoader(data, {options})`, with `batch_size=None` if the data set gives whole batches."
+        )
+    is_array = callable(getattr(type(data), "__array__", None))  # arrays, tensors and data frames have it
+    if is_array or isinstance(data, (str, bytes, Mapping)) or not isinstance(data, Iterable):
+        got = f"a dictionary with the keys {list(data)}" if isinstance(data, Mapping) else _checks.described(data)
+        raise ValueError(
+            f"`data` must be a pair (x, y) of tensors or arrays, or a loader of such pairs, got {got}; pass (x, y)."
+        )
+
+
 Pair = tuple[Inputs, Tensor]
 
 
@@ -304,11 +327,10 @@ class Pairs:
         batch_size = _checks.at_least("batch_size", batch_size, 1)
         if isinstance(data, Iterator):
             raise ValueError("`data` must be readable several times, got an iterator; pass tensors or a DataLoader.")
-        if not isinstance(data, Iterable) or isinstance(data, (Tensor, str, Mapping)):
-            raise ValueError(f"`data` must be a tuple (x, y) or a loader of such pairs, got {_checks.described(data)}.")
+        require_data(data)
         self._batch_size, self._num_data = batch_size, num_data
         self._arguments = Arguments(like.device, like, paired=True)
-        self._data = self._arguments.of_data(data) if isinstance(data, tuple) else data
+        self._data: Any = self._arguments.of_data(tuple(data)) if is_whole(data) else data
         self.after_batch: Callable[[int], object] = lambda num_rows: None
         """Function that is called with the number of rows of each batch, for example to move a progress bar."""
 

@@ -3,7 +3,7 @@
 import re
 import shlex
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -44,6 +44,7 @@ class Cells:
     texts: pd.Series  # (N,), indexed by row number in the file; None if missing
     separator: str = ","  # character between the cells in the file
     instead: str = ""  # advice for a user who does not want to correct the cells
+    place: Callable[[int], str] = "row {}".format  # says where a row number is in the file, such as "line 3"
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -63,13 +64,13 @@ class Cells:
 
     @property
     def first_text(self) -> str:
-        """A text such as "'none' in row 12", which shows the first cell that is not a number.
+        """A text such as "'none' in line 12", which shows the first cell that is not a number.
 
         If all cells are numbers, the text shows the first cell.
         """
         texts = self.present[pd.to_numeric(self.present, errors="coerce").isna()]
         row, text = [*texts.items(), *self.present.items()][0]
-        return f"{text!r} in row {row}"
+        return f"{text!r} in {self.place(row)}"
 
     @property
     def labels(self) -> np.ndarray:
@@ -107,7 +108,7 @@ class Cells:
             )
         if np.isinf(numbers).any():
             row = self.row(np.isinf(numbers))
-            raise ValueError(f"{self} holds an infinite number in row {row}; correct or remove it.")
+            raise ValueError(f"{self} holds an infinite number in {self.place(row)}; correct or remove it.")
         return numbers, written
 
     def _read(self, readings: dict[str, pd.Series], preferred: str) -> tuple[np.ndarray, str, list[str]] | None:
@@ -131,7 +132,7 @@ class Cells:
                 "write them all in one way, as 1234,5 or as 1234.5."
             )
         odd = present[~are_numbers]
-        shown = ", ".join(f"{text!r} in row {row}" for row, text in odd.iloc[:MOST_NAMED].items())
+        shown = ", ".join(f"{text!r} in {self.place(row)}" for row, text in odd.iloc[:MOST_NAMED].items())
         more = f" and {len(odd) - MOST_NAMED} more" if len(odd) > MOST_NAMED else ""
         limits = odd.str.extract(r"^(<=?\s*(\d+(?:\.\d+)?))$").dropna()
         half = ""
@@ -164,7 +165,7 @@ class Cells:
         if found is None:
             row, odd = [*present[readings["year first"].isna()].items(), *present.items()][0]
             raise ValueError(
-                f"{self} holds dates, but not all can be read in one way, such as {odd!r} in row {row}; "
+                f"{self} holds dates, but not all can be read in one way, such as {odd!r} in {self.place(row)}; "
                 f"{self._or(remedy)}."
             )
         days, written, others = found

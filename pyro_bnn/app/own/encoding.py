@@ -124,8 +124,8 @@ class TableEncoding:
             cells = table.column(next(name for name, part in self.slices.items() if column < part.stop))
             row = cells.row(is_far[:, column])
             raise ValueError(
-                f"{cells} holds numbers that are much larger than in training, such as {cells.texts[row]} in row "
-                f"{row}; correct them."
+                f"{cells} holds numbers that are much larger than in training, such as {cells.texts[row]} in "
+                f"{cells.place(row)}; correct them."
             )
         return torch.tensor(inputs, dtype=torch.get_default_dtype())
 

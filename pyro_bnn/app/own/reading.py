@@ -1,9 +1,10 @@
 """Reading of tables by pandas. All cells are texts, which :mod:`~pyro_bnn.app.own.cells` reads as numbers or dates."""
 
+import csv
 import hashlib
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -29,6 +30,7 @@ class Table:
     frame: pd.DataFrame
     separator: str = ","  # character between the cells in the file; empty for Parquet
     notes: tuple[str, ...] = ()  # sentences for the user
+    lines: Sequence[int] | None = None  # the line of each row in a text file
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -41,7 +43,12 @@ class Table:
     def column(self, name: str) -> Cells:
         """Return the cells of a column."""
         self.require([name])
-        return Cells(name, self.shown, self.frame[name], self.separator, instead=training_without([name]))
+        remedy = training_without([name])
+        return Cells(name, self.shown, self.frame[name], self.separator, instead=remedy, place=self.place)
+
+    def place(self, row: int) -> str:
+        """Say where a row is in the file."""
+        return f"row {row}" if self.lines is None else f"line {self.lines[row - 1]}"
 
     def require(self, names: Sequence[str], *, is_typed: bool = True) -> None:
         """Raise ValueError if one of `names` is not a column. `is_typed` says whether the user typed the names."""
@@ -94,7 +101,7 @@ def read_table(path: str | Path, *, header: bool = True) -> Table:
     is_parquet = path.suffix.lower() == ".parquet"
     if is_parquet and not header:
         raise ValueError(f"{path} is a Parquet file, which has names of columns; leave out --no-header.")
-    names, frame, separator = _parquet(path) if is_parquet else _separated(path, header=header)
+    names, frame, separator, lines = _parquet(path) if is_parquet else _separated(path, header=header)
     frame = frame.apply(lambda column: column.str.strip()).astype(object)
     frame = frame.mask(frame.apply(lambda column: column.str.lower().isin(MISSING) | column.isna()), None)
     notes = []
@@ -112,42 +119,34 @@ def read_table(path: str | Path, *, header: bool = True) -> Table:
     if not len(frame):
         raise ValueError(f"{path} holds no rows; pass a table with a line of names and a line for each row.")
     frame.columns, frame.index = pd.Index(names, dtype=object), pd.RangeIndex(1, len(frame) + 1)
+    table = Table(str(path), frame, separator, lines=lines)
     is_broken = frame.apply(lambda column: column.str.contains("\n").eq(True))
     notes += [
-        f"Cells of column {name!r} of {path} hold line breaks, the first in row {is_broken[name].idxmax()}; if "
-        "this is a mistake, look for a superfluous quotation mark."
+        f"Cells of column {name!r} of {path} hold line breaks, the first in {table.place(is_broken[name].idxmax())}; "
+        "if this is a mistake, look for a superfluous quotation mark."
         for name in is_broken.columns[is_broken.any()]
     ]
-    return Table(str(path), frame, separator, tuple(notes))
+    return replace(table, notes=tuple(notes))
 
 
-def _separated(path: Path, *, header: bool) -> tuple[list[str], pd.DataFrame, str]:
-    """Return the names of the columns, the cells and the separator of a text file."""
+def _separated(path: Path, *, header: bool) -> tuple[list[str], pd.DataFrame, str, list[int]]:
+    """Return the names of the columns, the cells, the separator and the lines of the rows of a text file."""
     if remedy := remedy_for_binary(path):
         raise ValueError(f"{path} is not text; {remedy}.")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = (line for line in file if line.strip())
-            first, second = next(lines, ""), next(lines, "")
+            texts = (line for line in file if line.strip())
+            first, second = next(texts, ""), next(texts, "")
         if "\0" in first:
             raise ValueError(f"{path} is not text: it holds bytes of value 0; save it as text in UTF-8.")
-        if not first:
-            raise ValueError(f"{path} is empty; pass a table with a line of names and a line for each row.")
         whole = first if header else re.sub(r"(?<=\d),(?=\d)", "", first)  # commas in numbers may be decimal
         separator = "\t" if path.suffix.lower() == ".tsv" else max(SEPARATORS, key=whole.count)
         if separator not in first and min(len(line.split()) for line in (first, second or first)) > 1:
             separator = WHITE_SPACE  # but not if the only column has a name of several words
-        frame = pd.read_csv(
-            path,
-            sep=separator,
-            header=None,  # then a line with more cells than the first is an error
-            dtype=object,
-            keep_default_na=False,  # then NaN means that a line has too few cells
-            skipinitialspace=True,
-            encoding="utf-8-sig",
-            # The C engine fills up short lines, and accepts stray quotes; the other ignores quotes between white space.
-            engine="c" if separator == WHITE_SPACE else "python",
-        )
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            records, lines = _records(file, path, separator)
+        if not records:
+            raise ValueError(f"{path} is empty; pass a table with a line of names and a line for each row.")
     except UnicodeDecodeError as error:
         converted = path.with_name(f"{path.stem}-utf8{path.suffix}").name
         code = "cp1252" if re.search(b"[\x80-\x9f]", path.read_bytes()) else "latin1"  # which has no such letters
@@ -156,29 +155,43 @@ def _separated(path: Path, *, header: bool) -> tuple[list[str], pd.DataFrame, st
         hint = "." if is_wide else f". If it is in {code}, this command does so: {command}"
         byte = f"byte {error.object[error.start]:#04x} cannot be read"
         raise ValueError(f"{path} is not text in UTF-8 ({byte}); save it as UTF-8{hint}") from error
-    except pd.errors.ParserError as error:
-        unclosed = "a quotation mark is opened and never closed"
-        said = str(error).strip(". \n").removeprefix("Error tokenizing data. C error: ")
-        said = re.sub("unexpected end of data|EOF inside string.*", unclosed, said)
-        held = "white space" if separator == WHITE_SPACE else repr(separator)
-        raise ValueError(f"{path} is not a table: {said}; correct that line, and quote cells with {held}.") from error
-    lacks = frame == "" if separator == WHITE_SPACE else frame.isna()
-    short = lacks.to_numpy().any(1)
-    if short.any():
-        cells = int((~lacks.iloc[short.argmax()]).sum())
-        raise ValueError(
-            f"row {short.argmax() + (not header)} of {path} has {cells} cells, but there are {frame.shape[1]} "
-            f"{'names of columns' if header else 'columns'}; correct the row."
-        )
     if not header:
-        return names_by_place(frame.shape[1]), frame, separator
-    names = [str(name).strip() for name in frame.iloc[0]]
+        return names_by_place(len(records[0])), pd.DataFrame(records, dtype=object), separator, lines
+    names = [name.strip() for name in records[0]]
     if are_numbers(names).all():
         raise ValueError(
             f"{path} has no names of columns: its first line holds numbers; put a line of names above it, or train "
             "with --no-header, which names the columns c1, c2 and so on."
         )
-    return names, frame.iloc[1:].reset_index(drop=True), separator
+    return names, pd.DataFrame(records[1:], columns=range(len(names)), dtype=object), separator, lines[1:]
+
+
+def _records(file: Iterable[str], path: Path, separator: str) -> tuple[list[list[str]], list[int]]:
+    """Return the cells of each line that is not blank, and the number of the line."""
+    if separator == WHITE_SPACE:
+        file, separator = (re.sub("[ \t]+", " ", line.strip(" \t\r\n")) + "\n" for line in file), " "
+    reader = csv.reader(file, delimiter=separator, skipinitialspace=True, strict=True)
+    records: list[list[str]] = []
+    lines: list[int] = []
+    line = 1
+    try:
+        for cells in reader:
+            if len(cells) > 1 or (cells and cells[0].strip()):
+                records.append(cells)
+                lines.append(line)
+                if len(cells) != len(records[0]):
+                    expected, start = len(records[0]), lines[0]
+                    held = "white space" if separator == " " else repr(separator)
+                    quoted = f", or quote a cell that holds {held}" if len(cells) > expected else ""
+                    raise ValueError(
+                        f"{path} has {expected} cell{'s' * (expected > 1)} in line {start}, but {len(cells)} in line "
+                        f"{line}; correct line {line}{quoted}."
+                    )
+            line = reader.line_num + 1
+    except csv.Error as error:
+        said = str(error).replace("unexpected end of data", "a quotation mark is opened and never closed")
+        raise ValueError(f"{path} is not a table, because of line {line}: {said}; correct that line.") from error
+    return records, lines
 
 
 def names_by_place(count: int) -> list[str]:
@@ -197,8 +210,8 @@ def are_numbers(names: Sequence[str]) -> np.ndarray:
     return np.isfinite(pd.to_numeric(pd.Series(names, dtype=object), errors="coerce")).to_numpy()
 
 
-def _parquet(path: Path) -> tuple[list[str], pd.DataFrame, str]:
-    """Return the column names, the cells, and "" in place of the separator, since a Parquet file has none."""
+def _parquet(path: Path) -> tuple[list[str], pd.DataFrame, str, None]:
+    """Return the column names, the cells, "" in place of the separator, and no lines, since the file has none."""
     from ..._core.extras import optional  # imported late: it loads torch
 
     optional("pyarrow", "PyArrow", "parquet")
@@ -209,7 +222,7 @@ def _parquet(path: Path) -> tuple[list[str], pd.DataFrame, str]:
     names = [str(name).strip() for name in frame.columns]
     cells = [frame.iloc[:, number] for number in range(len(names))]
     texts = {number: column.astype(object).map(str).where(column.notna(), "") for number, column in enumerate(cells)}
-    return names, pd.DataFrame(texts, dtype=object), ""
+    return names, pd.DataFrame(texts, dtype=object), "", None
 
 
 def feature_names(table: Table, *, target: str, features: Sequence[str], ignore: Sequence[str]) -> list[str]:
@@ -239,17 +252,18 @@ def complete(table: Table, names: Sequence[str], *, drop: bool = True, what: str
     if lacking.any() and not drop:
         row = table.frame.index[lacking.argmax()]
         raise ValueError(
-            f"{table.shown} lacks values in {columns}, in {lacking.sum()} of {len(table)} rows (the first is row "
-            f"{row}), but training lacked none; fill them in, leave those rows out with --drop-missing, or "
-            f"{training_without(where)}."
+            f"{table.shown} lacks values in {columns}, in {lacking.sum()} of {len(table)} rows (the first is "
+            f"{table.place(row)}), but training lacked none; fill them in, leave those rows out with --drop-missing, "
+            f"or {training_without(where)}."
         )
     if lacking.all():
         raise ValueError(f"every row of {table.shown} lacks a value; fill some in, or {training_without(where)}.")
     notes = []
     if lacking.any():
-        rows = listed(table.frame.index[lacking].tolist(), MOST_NAMED)
-        noun = "row" if lacking.sum() == 1 else "rows"
-        notes = [f"Rows left out because they lack {what}: {lacking.sum()} ({noun} {rows})."]
+        rows = table.frame.index[lacking].tolist()
+        noun = "row" if table.lines is None else "line"
+        places = listed(rows if table.lines is None else [table.lines[row - 1] for row in rows], MOST_NAMED)
+        notes = [f"Rows left out because they lack {what}: {len(rows)} ({noun}{'s' * (len(rows) > 1)} {places})."]
     if lacking.mean() >= MANY:
         gaps = missing[where].sum().sort_values(ascending=False)[:MOST_NAMED]
         by_column = ", ".join(f"{name!r} {gap:,}" for name, gap in gaps.items())

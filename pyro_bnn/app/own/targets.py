@@ -122,7 +122,7 @@ def target_labels(cells: Cells) -> list[str]:
         if rows.any():
             raise ValueError(
                 f"the target {cells.name!r} in {cells.shown} {what} in {rows.sum()} of {len(cells)} rows (the first is "
-                f"row {cells.row(rows)}); correct or remove those rows."
+                f"{cells.place(cells.row(rows))}); correct or remove those rows."
             )
     return list(cells.labels)
 

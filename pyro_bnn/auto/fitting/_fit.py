@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 
 from ..._core import checks as _checks
 from ..._core.checkpointing import Checkpoint, check_fit, checked_callbacks
-from ..._core.inputs import Inputs
+from ..._core.inputs import Inputs, is_whole
 from ..._core.names import nearest
 from ..._core.signatures import explained
 from ...inference.estimators import Estimator
@@ -22,7 +22,7 @@ from ...inference.guides import GuidePosterior
 from ...inference.kl import KLWeight
 from ...inference.mcmc import MCMCPosterior
 from ...inference.posterior import EnsemblePosterior, warn_unless_ok
-from ...inference.svi import Callback, Data, Execution, OptimizerMaker, ScheduledMaker, is_whole, whole_data
+from ...inference.svi import Callback, Data, Execution, OptimizerMaker, ScheduledMaker, whole_data
 from ...modelling.model import BayesianModel, require_bayesian
 from ..choosing import Deadline, UnsuitableError, fit_best
 from ._ensemble import MakeGuide, fit_ensemble

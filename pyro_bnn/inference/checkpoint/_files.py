@@ -91,7 +91,7 @@ def save_posterior(
         example = "a posterior or a guide, as in `save_posterior(posterior, path, model)`"
         _checks.function("posterior", posterior, example)
         posterior = GuidePosterior(posterior)
-    path, target = _checks.path("path", path), PresentModel(model, data)
+    path, target = _checks.file_to_write("path", path), PresentModel(model, data)
     if isinstance(model, BayesianModel):
         warn_of_changes(posterior, model)
     network = target.network_record(posterior, with_frozen=_checks.flag("with_frozen", with_frozen))

@@ -39,6 +39,9 @@ class Estimator(ABC):
     A subclass names the form of its noise in :attr:`noise`, and computes the output of a layer in :meth:`output`.
     """
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     @property
     @abstractmethod
     def noise(self) -> Noise:

@@ -205,7 +205,7 @@ class Posterior(Advised, Shown, ABC):
             num_samples: Number of draws; by default 1000, or all stored draws if the posterior stores fewer.
             seed: Seed of the draws.
         """
-        return self._moments("", num_samples, seed)
+        return self._moments("", num_samples, None if seed is None else _checks.seed(seed))
 
     def _moments(self, prefix: str, num_samples: int | None, seed: int | None) -> Moments:
         found, shapes = self.marginals(), self.shapes

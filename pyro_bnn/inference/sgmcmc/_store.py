@@ -47,8 +47,8 @@ class Store:
         self._found: Header | None = None
         if self._path is not None and os.path.lexists(self._path):
             self._found = self._checked(self._path, is_resumed=is_resumed)
-        elif self._path is not None and not self._path.parent.is_dir():
-            raise FileNotFoundError(f"`store` must lie in a folder that exists, got {path}; make the folder first.")
+        elif self._path is not None:
+            _checks.file_to_write("store", path)
 
     def _checked(self, path: Path, *, is_resumed: bool) -> Header:
         if not is_resumed:

@@ -3,7 +3,6 @@
 from . import optim as optim
 from ._batches import Data as Data
 from ._batches import count_batches as count_batches
-from ._batches import is_whole as is_whole
 from ._batches import whole_data as whole_data
 from ._direct import direct_joint as direct_joint
 from ._fit import LONGER as LONGER

@@ -1,16 +1,16 @@
 """One interface to batches, whether they come from a loader or are cut from tensors."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Sized
 from itertools import pairwise
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from ..._core import checks as _checks
-from ..._core.inputs import Arguments, Batch, Inputs, leaves, named_leaves, num_rows, take
+from ..._core.inputs import Arguments, Batch, Inputs, is_whole, leaves, named_leaves, num_rows, require_data, take
 from ..._core.processes import Processes
 from ..._core.summary import counted
 from ...modelling.model import BayesianModel
@@ -43,7 +43,7 @@ class Batches:
         """Indices of the rows in the latest batch; None for a loader, or if every batch has all rows."""
         self.tensors: Batch | None = None  # the data, if they are a tuple with all rows; None for a loader
         self._loader: Loader | None = None
-        _require_kind(data)
+        require_data(data)
         arguments = Arguments(device, like, paired)
         if is_whole(data):
             self.tensors = arguments.of_data(tuple(data))
@@ -126,7 +126,7 @@ class Batches:
 
 def whole_data(model: BayesianModel, data: Data) -> tuple[Inputs, Tensor] | None:
     """Check the data of a model, and return all rows (x, y) on the model's device; None for a loader."""
-    _require_kind(data)
+    require_data(data)
     if not is_whole(data):
         return None
     x, y = Arguments(model.device, model.like, paired=True).of_data(tuple(data))
@@ -161,28 +161,6 @@ def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[in
     if len(begins) > 1 and num_rows - begins[-1] < num_processes:
         begins.pop()
     return [*pairwise([*begins, num_rows])]
-
-
-def is_whole(data: Data) -> bool:
-    """Whether data are a tuple or a list that holds all rows. For a list of batches, this is false."""
-    return isinstance(data, tuple) or (
-        isinstance(data, list) and not any(isinstance(item, (tuple, list, Mapping)) for item in data)
-    )
-
-
-def _require_kind(data: object) -> None:
-    if isinstance(data, Dataset):
-        options = "batch_size=..." if isinstance(data, IterableDataset) else "batch_size=..., shuffle=True"
-        raise ValueError(
-            f"`data` must be a loader or a tuple of tensors, got the data set {type(data).__name__}; pass "
-            f"`DataLoader(data, {options})`, with `batch_size=None` if the data set gives whole batches."
-        )
-    is_array = callable(getattr(type(data), "__array__", None))  # arrays, tensors and data frames have it
-    if is_array or isinstance(data, (str, bytes, Mapping)) or not isinstance(data, Iterable):
-        got = f"a dictionary with the keys {list(data)}" if isinstance(data, Mapping) else type(data).__name__
-        raise ValueError(
-            f"`data` must be a pair (x, y) of tensors or arrays, or a loader of such pairs, got {got}; pass (x, y)."
-        )
 
 
 class Loader:

@@ -29,7 +29,7 @@ from ..posterior import Status, with_learned
 from ._batches import Batches, Data, require_all_rows
 from ._direct import DirectStep
 from ._loop import KIND, Callback, Loop, fingerprint_of, restore_from
-from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker, require_maker, require_schedule
+from ._optimizers import INSTEAD_OF_RATE, OptimizerMaker, Schedule, ScheduledMaker, require_maker, require_schedule
 from ._pyro import as_module, check_model
 from ._step import Execution
 from ._svi_step import svi_step
@@ -58,7 +58,8 @@ class Trend:
 
 @explained(
     "fit_svi(model, MeanFieldGuide(model), (x, y), optimizer=functools.partial(torch.optim.Adam, lr=0.01), "
-    "num_epochs=500)"
+    "num_epochs=500)",
+    dict.fromkeys(["lr", "learning_rate"], INSTEAD_OF_RATE),
 )
 def fit_svi(
     model: Callable[..., object],

@@ -18,6 +18,7 @@ OptimizerMaker = Callable[[list[nn.Parameter]], Optimizer]
 ScheduledMaker = Callable[[list[nn.Parameter]], tuple[Optimizer, Schedule]]
 
 EXAMPLE = "a function from parameters to an optimizer, such as functools.partial(torch.optim.Adam, lr=1e-3)"
+INSTEAD_OF_RATE = "pass `functools.partial(torch.optim.Adam, lr=0.01)` as `optimizer`"
 NEEDED = f"`optimizer` must make a torch optimizer from parameters, {EXAMPLE.partition(', ')[2]}"
 
 SKIPPING = (Adagrad, Adam, AdamW, SGD)  # their fused versions skip a step if a flag on the device says so

@@ -22,7 +22,7 @@ from ..kl import check_weight
 from ._direct import DirectStep, direct_joint
 from ._graph import GraphStep, has_graphs
 from ._natural import NaturalGradient, mean_field
-from ._optimizers import OptimizerMaker, SkippingOptimizer, made_by, require_maker, require_usable
+from ._optimizers import INSTEAD_OF_RATE, OptimizerMaker, SkippingOptimizer, made_by, require_maker, require_usable
 from ._pyro import PyroFunction, PyroStep, as_module, check_model, learned_parameters, traced_guide
 from ._step import Execution, GradientStep, StepTerms
 
@@ -78,7 +78,7 @@ class SVIStep:
         """Update the parameters with the gradients of one batch.
 
         Args:
-            *batch: Arguments of the model: x, shape (B, ...), and y, shape (B, ...), as :func:`fit_svi` takes them.
+            *batch: Arguments of the model: x, shape (B, ...), and y, shape (B, ...), or one pair (x, y).
             kl_weight: Weight of the KL term in this step; with ``None``, that of :func:`svi_step`.
 
         Returns:
@@ -94,7 +94,8 @@ class SVIStep:
         if not isinstance(self.model, BayesianModel):
             batch = unwrapped(batch)
         elif self._step is None or not are_tensors:  # tensors are checked only in the first batch
-            batch = Arguments(self.model.device, self.model.like, paired=True).of_batch(batch)
+            pair = batch[0] if len(batch) == 1 else batch
+            batch = Arguments(self.model.device, self.model.like, paired=True).of_batch(pair)
         with EXCLUSIVE:
             return self.prepared(*batch)(batch, weight)
 
@@ -220,7 +221,7 @@ class SVIStep:
     "with svi_step(model, guide, optimizer) as step: step(x, y)",
     {
         "data": "pass x and y to the step: `with svi_step(model, guide, optimizer) as step: step(x, y)`",
-        "lr": "pass `functools.partial(torch.optim.Adam, lr=0.01)` as `optimizer`",
+        "lr": INSTEAD_OF_RATE,
         "loss": "pass the loss as `elbo`",
     },
 )

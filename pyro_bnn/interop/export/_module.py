@@ -1,5 +1,7 @@
 """A plain module that predicts with stored draws of the weights of a posterior."""
 
+from __future__ import annotations
+
 import copy
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -186,7 +188,7 @@ class PredictiveModule(nn.Module):
         and cannot have recurrent layers."""
         self._require_agreement(x, expected)
 
-    def train(self, mode: bool = True) -> "PredictiveModule":
+    def train(self, mode: bool = True) -> PredictiveModule:
         """Stay in evaluation mode, in which `predict` runs networks, too; `mode` is ignored."""
         return super().train(False)
 

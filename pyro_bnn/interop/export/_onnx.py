@@ -1,5 +1,7 @@
 """Export predictions as an ONNX file."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -83,9 +85,7 @@ def export_onnx(
             f"the export to ONNX needs torch {'.'.join(map(str, OLDEST_TORCH))} or later, got {torch.__version__}; "
             "update torch, or use `torch.export` with a `PredictiveModule`."
         )
-    path = _checks.path("path", path)
-    if not path.absolute().parent.is_dir():  # known before the work
-        raise FileNotFoundError(f"there is no folder {path.parent} to write the file to; make it first.")
+    path = _checks.file_to_write("path", path)  # known before the work
     require_bayesian(model)
     if model.device.type != "cpu":
         raise ValueError(f"`model` must be on the CPU, got {model.device}; call `model.cpu()`.")

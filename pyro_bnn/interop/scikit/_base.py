@@ -41,6 +41,7 @@ DEFAULT = Design((20,), nn.Tanh, FanInNormalPrior(2.0), "gaussian")
 DTYPE = torch.float64  # NumPy's default type, whose precision Markov chains need
 
 ALPHA = "pass `level=1 - alpha`, such as `level=0.9` for alpha = 0.1"  # in place of MAPIE's argument
+HINTS = {"device": "estimators compute on the CPU; for a GPU, call `fit` with a BayesianModel"}
 SIZES = "a number of units, or a list of numbers such as (50, 50)"  # what `hidden_layer_sizes` may be
 MOST_STORED = 800  # heuristic: most draws of chains in a prediction; posteriors with several modes need many
 
@@ -205,7 +206,11 @@ class BNNEstimator(Advised, Settings):
     def _drawn_seed(self) -> int:
         if self.random_state is None:
             return secrets.randbelow(LARGEST_SEED)  # numpy's global generator is not changed
-        return int(check_random_state(self.random_state).randint(LARGEST_SEED))
+        try:
+            return int(check_random_state(self.random_state).randint(LARGEST_SEED))
+        except ValueError:
+            expected = "a whole number from 0 to 2**32 - 1, a `numpy.random.RandomState` or None"
+            raise ValueError(f"`random_state` must be {expected}, got {_checks.got(self.random_state)}.") from None
 
     def _split(self, num_rows: int, classes: np.ndarray | None, method: str) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the rows for the fit, and those for early stopping, which are None without early stopping."""
@@ -285,11 +290,16 @@ class BNNEstimator(Advised, Settings):
 
 def _wrong_shape(said: str, X: Any, *targets: Any) -> str:
     """If scikit-learn's message is about wrong shapes, return a clearer one; otherwise an empty text."""
-    if "Expected 2D array" in said or "Expected a 2-dimensional" in said:
+    shape = np.shape(X) if "Expected" in said or "Found array with dim" in said else (0, 0)
+    if not shape:
+        return f"`X` must be a table of shape (N, D), got {_checks.described(X)}; pass an array, or a data frame."
+    if len(shape) > 2:
+        return f"`X` must be a table of shape (N, D), got shape {shape}; pass `np.reshape(X, (len(X), -1))`."
+    if len(shape) == 1:
         of_series = "X.to_frame()", "X.to_frame().T"
         column, row = of_series if hasattr(X, "to_frame") else ("np.reshape(X, (-1, 1))", "np.reshape(X, (1, -1))")
         return (
-            f"`X` must be a table of shape (N, D), got shape {np.shape(X)}. Reshape your data: `{column}` is a table "
+            f"`X` must be a table of shape (N, D), got shape {shape}. Reshape your data: `{column}` is a table "
             f"of one column, and `{row}` a table of one row."
         )
     if targets and "inconsistent numbers of samples" in said:
@@ -330,7 +340,7 @@ def _not_numbers(X: Any, estimator: str) -> str:
     """Return a message about columns of text or dates, or an empty text."""
     cells = np.asarray(X, dtype=object)
     if cells.ndim != 2:
-        return f"`X` must be a table of numbers, of shape (N, D), got shape {cells.shape}."
+        return _wrong_shape("Expected", X)
     names = list(X.columns) if hasattr(X, "columns") else range(cells.shape[1])
     texts, dates, has_gaps = [], [], False
     for name, column in zip(names, cells.T, strict=True):
@@ -351,7 +361,8 @@ def _not_numbers(X: Any, estimator: str) -> str:
         remedies.append("turn dates into numbers, such as days since the first one")
     what = " and ".join(kind for kind, found in (("text", texts), ("dates", dates)) if found)
     where = few(f"`{name}`" if hasattr(X, "columns") else f"column {name}" for name in (*texts, *dates))
-    remedy = f"{', and '.join(remedies)}. `pyro-bnn train` encodes text and dates by itself."
+    of_skrub = f"`tabular_pipeline({estimator}())` of the package skrub"
+    remedy = f"{', and '.join(remedies)}. {of_skrub} and `pyro-bnn train` encode text and dates by themselves."
     return f"`X` must be numbers, got {what} in {where}; {remedy}" if remedies else ""
 
 

@@ -28,7 +28,7 @@ from ...modelling.likelihoods import make_likelihood
 from ...modelling.priors import PriorLike as PriorLike
 from ...results.calibration import ConformalSets
 from ...scores.uncertainty import ClassificationPrediction
-from ._base import ALPHA, BNNEstimator
+from ._base import ALPHA, HINTS, BNNEstimator
 from ._methods import Activation as Activation
 from ._methods import Method as Method
 
@@ -45,7 +45,7 @@ class OfClasses:
     class_weight: Mapping[Any, float] | Literal["balanced"] | None = field(default=None, kw_only=True)
 
 
-@explained("BNNClassifier().fit(X, y)")
+@explained("BNNClassifier().fit(X, y)", HINTS)
 @dataclass(eq=False, repr=False)
 class BNNClassifier(ClassifierMixin, BNNEstimator, OfClasses):
     r"""A Bayesian neural network that classifies rows of a table, as a scikit-learn estimator.
@@ -262,6 +262,9 @@ def _require_labels(y: Any) -> None:
             f"`y` must have a label in each row, got none in {rows.sum()} of {len(rows)} rows; drop these rows, or "
             'make them a class, as by `y.fillna("missing")`.'
         )
+    kinds = sorted({type(label).__name__ for label in values.flat})
+    if "str" in kinds and len(kinds) > 1:
+        raise ValueError(f"`y` must be labels of one kind, got {' and '.join(kinds)}; pass `y.astype(str)`.")
 
 
 def _require_few_classes(labels: Any) -> None:

@@ -35,7 +35,7 @@ from ...modelling.priors import PriorLike as PriorLike
 from ...results.calibration import ConformalIntervals
 from ...results.units import in_units, note_on_unlike_rows
 from ...scores.uncertainty import RegressionPrediction
-from ._base import ALPHA, DTYPE, BNNEstimator, standard_units
+from ._base import ALPHA, DTYPE, HINTS, BNNEstimator, standard_units
 from ._methods import Activation as Activation
 from ._methods import Method as Method
 
@@ -49,7 +49,7 @@ class OfNumbers:
     likelihood: str | Likelihood | None = field(default=None, kw_only=True)
 
 
-@explained("BNNRegressor().fit(X, y)")
+@explained("BNNRegressor().fit(X, y)", HINTS)
 @dataclass(eq=False, repr=False)
 class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
     r"""A Bayesian neural network for regression on tables, as a scikit-learn estimator.

@@ -92,7 +92,10 @@ class CategoricalLikelihood(_ClassLikelihood):
         low, high = map(int, y.aminmax())
         if low < 0 or high >= num_classes:
             is_shifted = high - low < num_classes
-            remedy = f"count from 0, as in `y - {low}`" if is_shifted else "give the network one output per class"
+            remedy = "give the network one output per class"
+            if is_shifted or low < 0:
+                shifted = f"`y {'-' if low > 0 else '+'} {abs(low)}`"
+                remedy = f"count from 0, as in {shifted if is_shifted else '`(y > 0).long()` for labels -1 and 1'}"
             raise ValueError(
                 f"class labels must lie in 0, ..., {num_classes - 1} (the network has {num_classes} outputs), "
                 f"got {low} to {high}; {remedy}."
@@ -137,7 +140,8 @@ class BernoulliLikelihood(_ClassLikelihood):
             raise ValueError(f"targets of BernoulliLikelihood must be 0 or 1, got {y.dtype}; convert with `y.real`.")
         if not bool(((y == 0) | (y == 1)).all()):
             raise ValueError(
-                f"targets of BernoulliLikelihood must be 0 or 1, got {float(y.min())} to {float(y.max())}."
+                f"targets of BernoulliLikelihood must be 0 or 1, got {y.min():g} to {y.max():g}; "
+                f"convert them, as in `y > {y.min():g}`."
             )
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Iterable
+from inspect import isfunction
 from typing import NamedTuple
 
 import pyro.distributions as dist
@@ -63,6 +64,10 @@ CALLS = {  # calls that make likelihoods, by their names in other libraries
 
 def nearest_call(value: object) -> str:
     """Suggest a call for a text, a class or another value that is no likelihood; "" if no key of `CALLS` is near."""
+    if _checks.is_number(value):
+        return f"GaussianLikelihood({value})"
+    if isfunction(value):
+        return "likelihoods.DistributionLikelihood(...)"
     kind = value if isinstance(value, type) else type(value)
     word = value if isinstance(value, str) else kind.__name__
     return CALLS.get(nearest(re.sub("[^a-z]|likelihood|loss", "", word.lower()), CALLS), "")

@@ -196,7 +196,10 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         _checks.kind("values", values, Mapping, "a dict of values by site")
         missing = [name for name in self.latent_names if name not in values]
         if missing:
-            raise ValueError(f"the posterior lacks the latent variables {missing} of the model; it has {list(values)}.")
+            raise ValueError(
+                f"the posterior lacks the latent variables {missing} of the model, and has {list(values)}: the "
+                "posterior belongs to another model; pass that model."
+            )
         for name, shape in self._shapes().items():
             value = _checks.tensor(f"values[{name!r}]", values[name])
             if value.shape != shape:

@@ -100,6 +100,8 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         where: Rules = "**",
         exclude: Rules = (),
     ) -> None:
+        if isinstance(net, BayesianModel):
+            raise ValueError("`net` must have no priors, got a BayesianModel; pass the module from which it was made.")
         prior = as_prior("prior", prior)
         _require_likelihood(likelihood)
         num_data = _checks.at_least("num_data", num_data, 1)
@@ -240,6 +242,8 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
             except ValueError as error:
                 if NO_COLUMNS in str(error):
                     raise ValueError(f"`x` is of shape {shapes(x)}; {NO_COLUMNS}.") from error
+                of_first, of_all = (f"`x` of shape {shapes(rows)}" for rows in (first, x))
+                error.args = (str(error).replace(of_first, of_all),)
                 raise
             return response, (num_rows(x), *response.target_shape[1:])
 
@@ -290,7 +294,7 @@ def network_values(model: BayesianModel) -> dict[str, Tensor]:
 def require_bayesian(model: object, purpose: str = "", *, instead: str = "") -> None:
     """Raise unless `model` is a BayesianModel. `instead` says what to call for a Pyro model of the user."""
     if not isinstance(model, BayesianModel):
-        remedy = f"; make one, such as {EXAMPLE}" if isinstance(model, nn.Module) else ""
+        remedy = f"; make one, such as {EXAMPLE}" if isinstance(model, nn.Module | type) else ""
         if instead and callable(model) and not remedy:
             remedy = f"; for a Pyro model of your own, {instead}"
         raise ValueError(f"`model` must be a BayesianModel{purpose}, got {_checks.described(model)}{remedy}.")

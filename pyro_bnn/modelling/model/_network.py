@@ -14,7 +14,7 @@ MODULE_TABLES = ("_parameters", "_modules", "_buffers")  # attributes in which a
 
 def private_copy(net: nn.Module) -> nn.Module:
     """Copy a network, with the original modules in place of compiled ones."""
-    _checks.kind("net", net, nn.Module, "a torch.nn.Module")
+    _require_network(net)
     for name, module in net.named_modules():
         _require_plain(f"net.{name}".rstrip("."), module)
     _require_reachable(net)
@@ -40,6 +40,21 @@ def _uncompiled(module: nn.Module) -> nn.Module:
     while type(module).__name__ == "OptimizedModule":  # importing its class takes a second
         module = module.get_submodule("_orig_mod")
     return module
+
+
+def _require_network(net: object) -> None:
+    lacks = remedy = ""
+    if isinstance(net, nn.Module):
+        if getattr(net.forward, "__func__", None) is not nn.Module.forward:
+            return
+        lacks = ", which has no `forward`"
+    if isinstance(net, type):
+        remedy = f"; pass an instance, {net.__name__}(...)"
+    elif isinstance(net, (list, tuple, nn.ModuleList)):
+        remedy = "; join its layers by `nn.Sequential(*layers)`"
+    elif callable(net):
+        remedy = "; call it in the `forward` of a module"
+    raise ValueError(f"`net` must be a torch.nn.Module, got {_checks.described(net)}{lacks}{remedy}.")
 
 
 def _require_plain(name: str, module: nn.Module) -> None:

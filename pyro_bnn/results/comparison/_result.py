@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from textwrap import wrap
 
+from ..._core import checks as _checks
 from ..._core.inputs import Inputs
 from ..._core.remedies import Advised
 from ..._core.summary import WIDTH, Number, Shown, Summary, counted
@@ -294,7 +295,7 @@ class Comparison(Advised, Shown):
         """Write :meth:`rows` as CSV."""
         import pandas  # imported late: importing takes long
 
-        pandas.DataFrame(self.rows()).to_csv(path, index=False, na_rep="nan")
+        pandas.DataFrame(self.rows()).to_csv(_checks.file_to_write("path", path), index=False, na_rep="nan")
 
     def to_json(self, path: str | Path) -> None:
         """Write the scores of methods and pairs as JSON, with null for numbers that are not finite."""
@@ -303,7 +304,7 @@ class Comparison(Advised, Shown):
             for estimate in row["scores"].values():
                 estimate.update({key: None for key, value in estimate.items() if not math.isfinite(value)})
         text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
-        Path(path).write_text(text, encoding="utf-8")
+        _checks.file_to_write("path", path).write_text(text, encoding="utf-8")
 
 
 def _problem(name: str, status: Status, doubt: str) -> str:

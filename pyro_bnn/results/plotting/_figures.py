@@ -192,9 +192,7 @@ def save(ax: Axes | Sequence[Axes] | np.ndarray, path: str | Path) -> None:
     """
     first: Any = np.asarray(ax, object).flat[0] if isinstance(ax, np.ndarray | list | tuple) and len(ax) else ax
     _checks.kind("ax", first, Axes, "axes, such as those that a function of this module returns")
-    path = _checks.path("path", path)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"`path` must lie in a folder that exists, got {path}; make {path.parent} first.")
+    path = _checks.file_to_write("path", path)
     figure = first.figure
     while isinstance(figure, SubFigure):
         figure = figure.figure

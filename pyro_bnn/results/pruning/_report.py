@@ -96,7 +96,7 @@ class PruningReport(Shown):
         """Write the rows as CSV."""
         import pandas  # imported late: importing takes long
 
-        pandas.DataFrame(self.rows).to_csv(path, index=False, na_rep="nan")
+        pandas.DataFrame(self.rows).to_csv(_checks.file_to_write("path", path), index=False, na_rep="nan")
 
 
 def snr_report(
