@@ -390,11 +390,22 @@ def test_few_rows_are_no_problem_but_no_proof_either():
         )
     )
     verdict = errors_section(subject).verdicts[0]
-    assert (verdict.level, verdict.short) == ("note", "better than the mean of the targets only within chance")
+    few = "too few rows to tell whether better than the mean of the targets"
+    assert (verdict.level, verdict.short) == ("note", few)
     beaten = of_baseline("a line", -5.46, -5.4, 0.01, points="", is_nearer=False)
     tied = of_baseline("trees", -5.4, -5.4, 0.1, points="", is_nearer=False)
-    [merged] = of_rivals([beaten, tied, verdict])
-    line = first_line([merged], "RMSE 2")
-    few = "Too few rows to tell whether better than the mean of the targets"
-    assert str(line).startswith(f"Too few rows to tell whether usable. {few}, beaten by a line, not clearly better tha")
-    assert merged.text == f"{verdict.text} {beaten.text} {tied.text}"
+    in_part = of_baseline("steps", -5.46, -5.4, 0.01, points="", is_nearer=False, unbeaten="RMSE")
+    merged, unclear = sorted(of_rivals([beaten, tied, verdict, in_part]), key=lambda each: each.short)
+    assert unclear == verdict  # findings are joined only if their level is the same
+    assert merged.short == "beaten by a line, not clearly better than trees, beaten in NLL by steps"
+    assert merged.text == f"{beaten.text} {tied.text} {in_part.text}"
+
+
+@pytest.mark.parametrize(("shift", "level"), [(4.0, "note"), (40.0, "problem")])
+def test_two_rows_do_not_show_that_a_network_is_worse_than_the_mean(shift, level):
+    """Two differences of similar size are far from 0 by the standard error of their mean, but not by Student's t."""
+    y, found = torch.tensor([[3.0], [-3.5]]), regressed().regressed
+    network = predicted(y + shift, torch.ones(2, 1), y, num_draws=2)
+    plain = {"mean of the targets": predicted(0 * y, torch.ones(2, 1), y)}
+    few = replace(found, y=y, prediction=network, single=("mean weights", network), baselines=plain)
+    assert errors_section(Measured(regressed=few)).verdicts[0].level == level

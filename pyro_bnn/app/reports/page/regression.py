@@ -27,9 +27,11 @@ from .verdicts import (
     IN_A_SENTENCE,
     NO_BETTER,
     NUM_ERRORS,
+    UNTOLD,
     WEAK,
     best_of,
     density_tile,
+    gain_and_error,
     mean_and_error,
     of_others,
     of_ways,
@@ -53,7 +55,7 @@ def errors_section(subject: Subject) -> Section | None:
     means = found.prediction.mean, found.train_mean, baseline.mean
     squared, guessed, missed = map(found.squared_errors, means)
     root, theirs = (math.sqrt(float(part.mean())) for part in (squared, missed))
-    gain, error = mean_and_error((missed - squared).mean(-1))
+    gain, error = gain_and_error((missed - squared).mean(-1))
     points = f"RMSE {number(root)} against {number(theirs)}"
     errors = {other: float(found.squared_errors(way.mean).mean()) for other, way in found.baselines.items()}
     nearest = min(errors, key=errors.__getitem__)
@@ -95,24 +97,27 @@ def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
     """
     root, error = _root(squared.mean(-1))
     guess = math.sqrt(float(guessed.mean()))
-    gain, gain_error = mean_and_error((guessed - squared).mean(-1))
+    gain, gain_error = gain_and_error((guessed - squared).mean(-1))
     explained = 1 - (root / guess) ** 2
     of_mean = f"the mean of the training targets has {number(guess)}"
     text = f"RMSE {with_error(root, error)} on {counted(len(squared), 'test row')}; {of_mean}"
+    is_few = len(squared) < FEWEST and gain > -NUM_ERRORS * gain_error
     is_better, little = gain > NUM_ERRORS * gain_error, f"only {percent(explained)} of the variance"
     no_better = f"{text}: the network predicts no better. {NO_BETTER}"
     name = "the mean of the targets"
     chance = f"{text}: the difference may be chance."
     verdict = judged(
-        "unclear" if gain > 0 and not is_better else "predictions",
+        "unclear" if (gain > 0 or is_few) and not is_better else "predictions",
         "Problem: the network's squared error is not below that of the mean. Note: it is below by less than "
-        f"{NUM_ERRORS:g} standard errors of the difference, or explains less than {percent(WEAK, 0)} of the variance.",
-        (not gain > 0, "problem", f"no better than {name}", no_better),
-        (not is_better, "note", f"better than {name} only within chance", chance),
+        f"{NUM_ERRORS:g} standard errors of the difference, or explains less than {percent(WEAK, 0)} of the variance. "
+        f"With fewer than {FEWEST} rows, it is also a note if the error is above by less.",
+        (not (gain > 0 or is_few), "problem", f"no better than {name}", no_better),
+        (not is_better, "note", f"{UNTOLD} {name}", chance),
         (explained < WEAK, "note", f"explains {little}", f"{text}: {little} is explained."),
         (True, "good", "", f"{text}: {percent(explained)} of the variance is explained."),
     )
-    return replace(verdict, rivals=() if is_better else (name,))
+    relation = UNTOLD if verdict.about == "unclear" else "no better than"
+    return replace(verdict, rivals=() if is_better else (name,), relation=relation)
 
 
 def _root(squared: Tensor) -> tuple[float, float]:

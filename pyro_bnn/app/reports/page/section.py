@@ -51,6 +51,7 @@ class Verdict:
     is_named: bool = False  # whether the first line of the report names this fault before other notes
     is_beaten: bool = False  # whether another method predicts better
     rivals: tuple[str, ...] = ()  # simpler methods than which the network is not clearly better
+    relation: str = ""  # words for how it compares with the rivals, such as "beaten by"
 
     def __post_init__(self) -> None:
         assert self.level != "problem" or self.about in ("predictions", "uncertainty", "fit")  # see `RULE`
