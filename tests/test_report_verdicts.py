@@ -399,13 +399,3 @@ def test_few_rows_are_no_problem_but_no_proof_either():
     assert unclear == verdict  # findings are joined only if their level is the same
     assert merged.short == "beaten by a line, not clearly better than trees, beaten in NLL by steps"
     assert merged.text == f"{beaten.text} {tied.text} {in_part.text}"
-
-
-@pytest.mark.parametrize(("shift", "level"), [(4.0, "note"), (40.0, "problem")])
-def test_two_rows_do_not_show_that_a_network_is_worse_than_the_mean(shift, level):
-    """Two differences of similar size are far from 0 by the standard error of their mean, but not by Student's t."""
-    y, found = torch.tensor([[3.0], [-3.5]]), regressed().regressed
-    network = predicted(y + shift, torch.ones(2, 1), y, num_draws=2)
-    plain = {"mean of the targets": predicted(0 * y, torch.ones(2, 1), y)}
-    few = replace(found, y=y, prediction=network, single=("mean weights", network), baselines=plain)
-    assert errors_section(Measured(regressed=few)).verdicts[0].level == level

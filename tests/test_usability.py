@@ -46,7 +46,7 @@ def test_the_worst_faults_are_the_reasons():
     line = first_line([tied, fault("note", "uncertainty"), wide, early], "RMSE 2")
     assert line.reasons == "Stopped too early; the intervals are too wide; not clearly better than a line; 1 more note."
     line = first_line([tied, wide, early, narrow], "RMSE 2")
-    assert line.reasons.startswith("The intervals are too narrow; stopped too early; ")
+    assert line.reasons.startswith("Stopped too early; the intervals are too narrow; ")  # a cause comes first
     line = first_line([fault("problem", "uncertainty"), *4 * [narrow]], "RMSE 2")
     assert "more note" not in line.reasons  # every problem is named
     assert first_line([fault("problem", "fit")], "RMSE 2").scores == ""

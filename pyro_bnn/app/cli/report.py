@@ -4,9 +4,9 @@ The JSON of `report` has `folder`, `page` (the path of the page), `headline` (th
 (a key of `DECISIONS`, which says whether the run is usable), and the list `verdicts`. A verdict has `level` (good, note
 or problem), `about` (such as predictions, uncertainty or fit), `short`, `text`, `rule`, `is_beaten` (whether another
 method predicts better), `rivals` (simpler methods than which the network is not clearly better), `relation` (words for
-how it compares with them), `is_cause` (whether the fault can have caused others) and `is_named` (whether the first line names the fault before other notes). It also
-has `changes` (settings that may mend the fault) and `command` (which trains with the changes of all verdicts); these
-two may be empty.
+how it compares with them), `is_cause` (whether the fault can have caused others) and `is_named` (whether the first line
+names the fault before other notes). It also has `changes` (settings that may mend the fault) and `command` (which
+trains with the changes of all verdicts, or of possible causes if there are any); these two may be empty.
 """
 
 from pathlib import Path

@@ -3,13 +3,15 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ...._core.summary import counted
-from ...numbers import number, percent, together, with_error
+from ...numbers import in_series, number, percent, together, with_error
+from ...remedies import quote
 from ...runs import is_chains
 from .calibration import calibrated_section, calibration_section
 from .chains import chains_section
@@ -27,7 +29,7 @@ from .fit import (
     weights_section,
 )
 from .model import model_in_words
-from .regression import errors_section, intervals_section
+from .regression import CORRECTION, errors_section, intervals_section
 from .section import RULE, Headline, Section, Verdict, first_line, in_order
 from .section import level_of as level_of
 from .section import usability as usability
@@ -45,11 +47,11 @@ SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     surprises_section,
     examples_section,
     data_section,
+    configuration_section,
+    about_section,
     chains_section,
     training_section,
     weights_section,
-    configuration_section,
-    about_section,
 )
 """The functions that make the sections, in the order of the page. Each returns None if its section does not apply."""
 
@@ -61,6 +63,9 @@ def verdicts_on(subject: Subject) -> tuple[Headline, list[Verdict], list[Section
     found = [verdict for section in sections for verdict in section.verdicts]
     temperature = () if is_chains(posterior) else of_temperature(posterior.history)
     verdicts = in_order(of_rivals([*temperature, *found]))
+    if causes := causes_in(verdicts):
+        others = [replace(each, changes={}, short=each.short.replace(CORRECTION, "")) for each in verdicts]
+        verdicts = [each if each in causes else other for each, other in zip(verdicts, others, strict=True)]
     changes: dict[str, Any] = {}
     for name, value in (item for verdict in verdicts for item in verdict.changes.items()):
         changes[name] = max(value, changes.get(name, value)) if name == "time_limit" else value
@@ -69,9 +74,32 @@ def verdicts_on(subject: Subject) -> tuple[Headline, list[Verdict], list[Section
         verdicts[0] = replace(verdicts[0], changes=changes)
     is_known = bool(changes and subject.asked)  # one command, since each of several would lack some changes
     command = training_command(subject, "2", changes) if is_known else ""
-    verdicts = [replace(verdict, command=command) if verdict.changes else verdict for verdict in verdicts]
     headline = first_line(verdicts, ", and ".join(section.usable for section in sections if section.usable))
-    return headline, verdicts, sections
+    is_usable = usability(verdicts) == "usable with notes"
+    again = "You can use this run. For a better one, train again:" if is_usable else "Train again:"
+    step, done_by = (again, command) if command else _step(subject, verdicts)
+    verdicts = [replace(verdict, command=command) if verdict.changes else verdict for verdict in verdicts]
+    return replace(headline, step=step, command=done_by), verdicts, sections
+
+
+def causes_in(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Return the faults that can have caused the others, and that another training may mend."""
+    return [verdict for verdict in verdicts if verdict.is_cause and verdict.changes]
+
+
+def _step(subject: Subject, verdicts: Sequence[Verdict]) -> tuple[str, str]:
+    """Return what to do next with a run that no other training mends, and the command; "" if the run is not usable."""
+    word, better = usability(verdicts), [name for each in verdicts if each.is_beaten for name in each.rivals]
+    if word == "not usable" or subject.config.kind == "images":
+        return "", ""
+    step = {
+        "usable for predictions only": "Predict new rows, and do not use their uncertainty:",
+        "too few rows to tell": "Score the run on more rows, in a file that also has their targets:",
+    }.get(word, "Predict new rows:")
+    if better:
+        step = f"If you need no uncertainty, use {in_series(better)}. Otherwise, predict new rows:"
+    rows = f"new{Path(subject.config.dataset).suffix}"
+    return step, f"pyro-bnn predict {quote(subject.run)} {rows}"
 
 
 def report_on(subject: Subject) -> tuple[str, list[Verdict], str]:
@@ -105,7 +133,8 @@ def page_of(
     environment.filters |= {"count": "{:,}".format, "percent": percent, "plural": counted, "form": format}
     environment.filters |= {"number": number, "with_error": with_error}
     environment.filters |= {"together": lambda text: unbroken(together(text)), "unbroken": unbroken}
-    command = next((verdict.command for verdict in verdicts if verdict.command), "")
+    causes = causes_in(verdicts)
+    num_shown = verdicts.index(causes[-1]) + 1 if causes else len(verdicts)
     return environment.get_template("page.html").render(
         title=title,
         level=level_of(verdicts),
@@ -113,8 +142,8 @@ def page_of(
         model=model,
         headline=headline,
         rule=RULE,
-        verdicts=verdicts,
-        command=command,
+        verdicts=verdicts[:num_shown],
+        others=verdicts[num_shown:],
         sections=sections,
     )
 

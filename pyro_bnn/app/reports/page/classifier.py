@@ -18,7 +18,7 @@ from ....scores.uncertainty import ClassificationPrediction
 from ...numbers import in_series, number, percent, with_error
 from ..pictures import Drawing, panel
 from ..trained import SHARES_OF_CLASSES, TREES, Alone
-from .section import FEWEST, Level, Section, Tile, Verdict, judged, sentence, wilson
+from .section import FEWEST, Level, Section, Tile, Verdict, judged, wilson
 from .subject import Classified, Subject
 from .verdicts import (
     IN_A_SENTENCE,
@@ -107,7 +107,8 @@ def accuracy_section(subject: Subject) -> Section | None:
             Tile(
                 f"Accuracy{of}",
                 percent(accuracy),
-                f"of {num_rows:,} {found.test_name}; 90 % interval {percent(low)} to {percent(high)}",
+                f"best baseline ({IN_A_SENTENCE.get(nearest, nearest)}): {percent(shares[nearest])}; 90 % interval "
+                f"{percent(low)} to {percent(high)}",
             ),
             overall,
             density_tile(found, name, baseline, of=of, noun=found.noun),
@@ -252,7 +253,8 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], accuracy: float) -> Verdict
     limits = {f"“{row['name']}”": wilson(row["hits"], row["rows"])[1] for row in classes}
     seldom = [row for row in classes if limits[f"“{row['name']}”"] < MISSED]
     missed = [row for row in seldom if not _is_ranked(row["area"])]
-    in_short = ", ".join(f"“{row['name']}”" for row in missed)
+    ranked = [row for row in seldom if row not in missed]
+    misses, rarely = (", ".join(f"“{row['name']}”" for row in part) for part in (missed, ranked))
     others = [row for row in classes if row not in seldom and row["recall"] < MISSED]
     behind = ", ".join(name for name, limit in limits.items() if limit < accuracy - BEHIND)
     name = f"“{lowest['name']}”"
@@ -261,14 +263,11 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], accuracy: float) -> Verdict
     mostly = f"Mostly missed: {_found(missed)}."
     if others:
         mostly += f" Too few rows to tell about {_found(others)}."
-    areas = in_series([f"{row['area'][0]:.2f}" for row in seldom])
-    reached, use = "is the most probable class", "use the probabilities"
-    if len(classes) == 2:
-        reached, use = "reaches 50 %", f"{use}, or a lower threshold"
-    names = in_series([f"“{row['name']}”" for row in seldom])
-    rarely = f"{names} rarely {reached}"
-    found = in_series([f"{row['hits']} of {row['rows']} found" for row in seldom])
-    useful = f"{rarely} ({found}), but the order of the probabilities is useful (AUROC {areas}). {sentence(use)}."
+    areas = in_series([f"{row['area'][0]:.2f}" for row in ranked])
+    useful = (
+        f"Rarely the most probable class: {_found(ranked)}. But its probabilities rank the rows well (AUROC {areas}). "
+        "To find more, take all rows in which the probability of the class exceeds a threshold that you choose."
+    )
     rarer = f"Found clearly less often than the others: {behind}; {numbers}."
     share, highest = percent(1 - lowest["recall"], 0), max(classes, key=lambda row: row["recall"])
     often = f"{share} of {name} are missed, and {percent(1 - highest['recall'], 0)} of “{highest['name']}”; {numbers}."
@@ -285,10 +284,10 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], accuracy: float) -> Verdict
         (
             bool(missed),
             "problem",
-            f"mostly misses {in_short}",
-            f"{mostly} More training rows of them, or a longer training, may help.",
+            f"mostly misses {misses}",
+            f"{mostly} More training rows of them, or a longer training, may help.{f' {useful}' if ranked else ''}",
         ),
-        (bool(seldom), "note", f"{rarely}: {use}", useful),
+        (bool(ranked), "note", f"rarely predicts {rarely}: choose rows by probability", useful),
         (bool(behind), "note", f"low recall of {behind}", rarer),
         (lowest["recall"] < MISSED, "note", f"too few rows of {name} to judge", few),
         (lowest["recall"] < FOUND, "note", f"misses {share} of {name}", often),

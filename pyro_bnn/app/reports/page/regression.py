@@ -43,6 +43,7 @@ GROUPS = 4  # of rows by the predicted uncertainty
 WEAK_RANKING = 0.5  # heuristic: share of the rank correlation of correct sds, below which sds rank errors weakly
 SMALL_RATIO = 0.1  # heuristic: if the sd is wrong by less, 95 % intervals of Gaussians hold 93 % to 97 %
 NUM_SIMULATIONS = 100  # of errors; for 100 rows, the mean rank correlation has a standard error of 0.01
+CORRECTION = "; to correct them, train with --calibrate 0.2"
 MOST_OUTPUTS = 3  # largest number of outputs with a picture
 
 
@@ -83,7 +84,7 @@ def errors_section(subject: Subject) -> Section | None:
         },
         tuple(verdicts),
         (
-            Tile(f"RMSE of {found.title}", number(root), f"in the unit of the target; {nearest}: {least}"),
+            Tile(f"RMSE of {found.title}", number(root), f"smaller is better; best baseline ({nearest}): {least}"),
             density_tile(found, name, baseline, of=f" of {found.title}", noun="row"),
         ),
         usable=f"RMSE {number(root)} ({nearest}: {least})",
@@ -218,7 +219,7 @@ def _of_intervals(
     worst = named or max(wrong or rows, key=lambda row: abs(row["held"] - row["promised"]))
     held = f"{percent(worst['held'])} of {counted(num_rows, 'target')} inside"
     own, others, remedy = "", "", "Train with --calibrate 0.2 to correct the widths with held-out rows."
-    mended, changes = "; to correct them, train with --calibrate 0.2", dict[str, float | None](calibrate=0.2)
+    mended, changes = CORRECTION, dict[str, float | None](calibrate=0.2)
     if calibrated is not None:
         others = f" and {calibrated.num_calibration} that calibrate"
         own, remedy, mended, changes = "calibrated ", calibrated.conclusion, "", calibrated.changes(share)

@@ -24,10 +24,10 @@ DECISIONS = {
 """For each word of `usability`, from good to bad, the decision at the beginning of the report."""
 
 RULE = (
-    "The worst verdict stands first and decides the first line; of equally bad ones, possible causes come first. "
-    "A problem with the predictions or the fit makes a run not usable. A problem with the uncertainty leaves the "
-    "predictions usable, unless another method predicts better. With a note, a run is still usable. If the test rows "
-    "are too few to tell whether a run is usable, that note comes first."
+    "A fault that can have caused others, such as a fit that was cut short, stands first: mend it before the others. "
+    "Then the worst verdict comes first. A problem with the predictions or the fit makes a run not usable. A problem "
+    "with the uncertainty leaves the predictions usable, unless another method predicts better. With a note, a run is "
+    "still usable. If the test rows are too few to tell whether a run is usable, that note comes first."
 )
 FEWEST = 50  # test rows for a verdict that finds no fault: with fewer, 90 % intervals may hold all by chance (0.9^50)
 UNTOLD = ("too few rows", "too few errors", "too few images")  # what findings begin with that test rows cannot tell
@@ -82,6 +82,7 @@ class Section:
     verdicts: tuple[Verdict, ...] = ()
     tiles: tuple[Tile, ...] = ()
     usable: str = ""  # scores of the run in words, for the first line of the report
+    is_folded: bool = False  # whether the page shows the title alone at first, since the section is for experts
 
 
 def judged(about: About, rule: str, *cases: Case) -> Verdict:
@@ -109,15 +110,15 @@ def level_of(verdicts: Sequence[Verdict]) -> Level:
 
 
 def in_order(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Sort verdicts from bad to good as `RULE` says; of equal ones, those on the predictions come first."""
+    """Sort verdicts as `RULE` says, then from bad to good; of equal ones, those on the predictions come first."""
     decisive = "unclear" if usability(verdicts) == "too few rows to tell" else ""
     important = ("unclear", "predictions", "baseline", "limit")
     return sorted(
         verdicts,
         key=lambda verdict: (
             verdict.level == "good" or verdict.about != decisive,
-            LEVELS.index(verdict.level),
             not verdict.is_cause,
+            LEVELS.index(verdict.level),
             verdict.level == "problem" and verdict.about == "uncertainty",
             not (verdict.is_named or verdict.is_beaten),
             verdict.about not in important,
@@ -127,11 +128,13 @@ def in_order(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 @dataclass(frozen=True)
 class Headline:
-    """The first line of the report: the decision, the faults that it follows from, and scores."""
+    """The first line of the report: the decision, the faults that it follows from, and scores. The page has a step."""
 
     decision: str
     reasons: str = ""
     scores: str = ""
+    step: str = ""  # what to do next
+    command: str = ""  # for the step
 
     def __str__(self) -> str:
         return " ".join(filter(None, [self.decision, self.reasons, self.scores]))
