@@ -252,8 +252,8 @@ def _of_intervals(
 def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """Return the errors for groups of rows with similar predicted sds, and the rank correlation of errors and sds."""
     unit = found.train_scale if len(found.names) > 1 else torch.ones_like(found.train_scale)
-    variances = (found.prediction.total, found.prediction.epistemic, found.squared_errors(found.prediction.mean))
-    scale, epistemic, size = ((part / unit.square()).mean(-1).sqrt().detach().cpu() for part in variances)
+    variances = (found.prediction.total, found.squared_errors(found.prediction.mean))
+    scale, size = ((part / unit.square()).mean(-1).sqrt().detach().cpu() for part in variances)
     groups: list[dict[str, Any]] = []
     for rows in filter(len, torch.tensor_split(scale.argsort(), GROUPS if len(scale) >= FEWEST else 1)):
         predicted, (error, its_error) = float(scale[rows].square().mean().sqrt()), _root(size[rows].square())
@@ -262,7 +262,6 @@ def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], di
         groups.append(
             {
                 "rows": len(rows),
-                "epistemic": float(epistemic[rows].square().mean().sqrt()),
                 "predicted": predicted,
                 "error": (error, its_error),
                 "ratio": error / predicted,
