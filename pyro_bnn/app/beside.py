@@ -141,7 +141,7 @@ def side_by_side(result: Comparison) -> str:
     equal = "an agreement of 1, and distances of 0" if "agreement" in pair.scores else "ratios of 1, and distances of 0"
     caption = (
         f"NUTS and the run predict the same {pair.region}. NUTS draws from the exact posterior if it runs long enough, "
-        f"so the run is the better, the nearer its numbers are to those of NUTS. The last {num_last} rows measure this: "
+        f"so the run is the better, the nearer its numbers are to those of NUTS. The last {num_last} rows measure it: "
         f"equal predictions have {equal}. The smaller NLL is better."
     )
     heading = f"{pair.region}; the last {num_last} rows compare with {pair.reference}:"

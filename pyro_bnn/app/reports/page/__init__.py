@@ -75,8 +75,10 @@ def verdicts_on(subject: Subject) -> tuple[Headline, list[Verdict], list[Section
     is_known = bool(changes and subject.asked)  # one command, since each of several would lack some changes
     command = training_command(subject, "2", changes) if is_known else ""
     headline = first_line(verdicts, ", and ".join(section.usable for section in sections if section.usable))
-    is_usable = usability(verdicts) == "usable with notes"
-    again = "You can use this run. For a better one, train again:" if is_usable else "Train again:"
+    again = {
+        "usable with notes": "You can use this run. For a better one, train again:",
+        "too few rows to tell": "Train again. Then score the new run on more rows:",
+    }.get(usability(verdicts), "Train again:")
     step, done_by = (again, command) if command else _step(subject, verdicts)
     verdicts = [replace(verdict, command=command) if verdict.changes else verdict for verdict in verdicts]
     return replace(headline, step=step, command=done_by), verdicts, sections
