@@ -75,11 +75,7 @@ def verdicts_on(subject: Subject) -> tuple[Headline, list[Verdict], list[Section
     is_known = bool(changes and subject.asked)  # one command, since each of several would lack some changes
     command = training_command(subject, "2", changes) if is_known else ""
     headline = first_line(verdicts, ", and ".join(section.usable for section in sections if section.usable))
-    again = {
-        "usable with notes": "You can use this run. For a better one, train again:",
-        "too few rows to tell": "Train again. Then score the new run on more rows:",
-    }.get(usability(verdicts), "Train again:")
-    step, done_by = (again, command) if command else _step(subject, verdicts)
+    step, done_by = _step(subject, verdicts, command)
     verdicts = [replace(verdict, command=command) if verdict.changes else verdict for verdict in verdicts]
     return replace(headline, step=step, command=done_by), verdicts, sections
 
@@ -89,19 +85,28 @@ def causes_in(verdicts: Sequence[Verdict]) -> list[Verdict]:
     return [verdict for verdict in verdicts if verdict.is_cause and verdict.changes]
 
 
-def _step(subject: Subject, verdicts: Sequence[Verdict]) -> tuple[str, str]:
-    """Return what to do next with a run that no other training mends, and the command; "" if the run is not usable."""
-    word, better = usability(verdicts), [name for each in verdicts if each.is_beaten for name in each.rivals]
-    if word == "not usable" or subject.config.kind == "images":
-        return "", ""
-    step = {
-        "usable for predictions only": "Predict new rows, and do not use their uncertainty:",
-        "too few rows to tell": "Score the run on more rows, in a file that also has their targets:",
-    }.get(word, "Predict new rows:")
-    if better:
+STEPS = {
+    "usable": ("Train again:", "Predict new rows:"),
+    "usable with notes": ("You can use this run. For a better one, train again:", "Predict new rows:"),
+    "usable for predictions only": ("Train again:", "Predict new rows, and do not use their uncertainty:"),
+    "too few rows to tell": (
+        "Train again. Then score the new run on more rows:",
+        "Score the run on more rows, in a file that also has their targets:",
+    ),
+    "not usable": ("Train again:", ""),
+}
+"""For each word of `usability`, what to do next if another training may mend faults, and if none may."""
+
+
+def _step(subject: Subject, verdicts: Sequence[Verdict], command: str) -> tuple[str, str]:
+    """Return what to do next, and how. `command` trains again, and is empty if another training mends no fault."""
+    again, step = STEPS[word := usability(verdicts)]
+    if command or not step or subject.config.kind == "images":  # `predict` takes no images
+        return again if command else "", command
+    better = [name for verdict in verdicts if verdict.is_beaten for name in verdict.rivals]
+    if better and word == "usable with notes":
         step = f"If you need no uncertainty, use {in_series(better)}. Otherwise, predict new rows:"
-    rows = f"new{Path(subject.config.dataset).suffix}"
-    return step, f"pyro-bnn predict {quote(subject.run)} {rows}"
+    return step, f"pyro-bnn predict {quote(subject.run)} new{Path(subject.config.dataset).suffix}"
 
 
 def report_on(subject: Subject) -> tuple[str, list[Verdict], str]:

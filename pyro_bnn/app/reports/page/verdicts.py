@@ -160,17 +160,11 @@ def of_ways(
         is_few=len(own) < FEWEST,
     )
     gain, error = gain_and_error(own - alone)
-    if not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN):
-        return [beaten]
-    many = f"Averaging over {found.prediction.num_samples} draws of the weights"
-    before, after = number(-float(alone.mean())), number(-float(own.mean()))
-    if isinstance(single, Alone):
-        if gain < 0:  # an average of all draws is never worse than they are on average: these few are better by chance
-            return [beaten]
-        text = f"{many} lowers the NLL from {before}, the mean of {len(single.draws)} single draws, to {after}."
-    else:
-        than = f"predicts {'better' if gain > 0 else 'worse'} than the mean weights alone"
-        text = f"{many} {than} (NLL {after} against {before})."
+    if isinstance(single, Alone) or not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN):
+        return [beaten]  # an average of all draws is never worse than they are on average
+    better, many = "better" if gain > 0 else "worse", f"Averaging over {found.prediction.num_samples} draws"
+    scores = f"NLL {number(-float(own.mean()))} against {number(-float(alone.mean()))}"
+    text = f"{many} of the weights predicts {better} than the mean weights alone ({scores})."
     rule = (
         f"The gain is {with_error(gain, error, '+')}. Reported if the difference exceeds {NUM_ERRORS:g} standard "
         f"errors and {SMALL_GAIN:g} nats per row."
