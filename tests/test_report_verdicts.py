@@ -112,7 +112,7 @@ def regressed(kind="good", *, num_outputs=1):
 
 UNSURE = "Usable for predictions, not for uncertainty."
 WIDE, NARROW = "the 90 % intervals are too wide", "the 90 % intervals are too narrow"
-INSIDE = r" \([0-9.]+ % of [0-9]+ targets inside; to correct them, train with --calibrate 0.2\)"
+INSIDE = r" \([0-9.]+ % of [0-9]+ targets inside\)"
 WORSE = "probabilities worse than those of the mean of the targets"
 LARGE, SMALL = (f"predicted sd too {side}" for side in ("large", "small"))
 TIED = "not clearly better than linear regression"

@@ -1,12 +1,16 @@
 """`pyro-bnn report`.
 
 The JSON of `report` has `folder`, `page` (the path of the page), `headline` (the first line of the report), `usability`
-(a key of `DECISIONS`, which says whether the run is usable), and the list `verdicts`. A verdict has `level` (good, note
-or problem), `about` (such as predictions, uncertainty or fit), `short`, `text`, `rule`, `is_beaten` (whether another
-method predicts better), `rivals` (simpler methods than which the network is not clearly better), `relation` (words for
-how it compares with them), `is_cause` (whether the fault can have caused others) and `is_named` (whether the first line
-names the fault before other notes). It also has `changes` (settings that may mend the fault) and `command` (which
-trains with the changes of all verdicts, or of possible causes if there are any); these two may be empty.
+(a key of `DECISIONS`, which says whether the run is usable), and the list `verdicts`. Each verdict has these items:
+
+- `level` (good, note or problem), `about` (such as predictions, uncertainty or fit), `short`, `text` and `rule`,
+- `is_beaten`: whether another method predicts better,
+- `rivals`: the simpler methods that the network does not clearly beat,
+- `relation`: words for how the network compares with them,
+- `is_cause`: whether the fault can have caused others,
+- `is_named`: whether the first line names the fault before other notes,
+- `changes`: settings that may mend the fault; may be empty,
+- `command`: the command that trains with the changes of all verdicts; may be empty.
 """
 
 from pathlib import Path
@@ -38,9 +42,9 @@ def report(
 ) -> None:
     """Write a report on a training run as one HTML page that can be read offline.
 
-    The first line of the page says whether the run is usable. Below this line are verdicts with their thresholds, the
-    scores of the network and of baselines, and sections on calibration, unknown images, examples, the training curves,
-    the weights and the settings.
+    The first line of the page says whether the run is usable. Below this line are verdicts with their thresholds, and
+    the scores of the network and of baselines. Then come sections on calibration, unknown images, examples, the
+    training curves, the weights and the settings.
     """
     if out is not None and out.resolve() == (run / "report.html").resolve():
         out = None

@@ -29,7 +29,7 @@ from .fit import (
     weights_section,
 )
 from .model import model_in_words
-from .regression import CORRECTION, errors_section, intervals_section
+from .regression import errors_section, intervals_section
 from .section import RULE, Headline, Section, Verdict, first_line, in_order
 from .section import level_of as level_of
 from .section import usability as usability
@@ -64,8 +64,7 @@ def verdicts_on(subject: Subject) -> tuple[Headline, list[Verdict], list[Section
     temperature = () if is_chains(posterior) else of_temperature(posterior.history)
     verdicts = in_order(of_rivals([*temperature, *found]))
     if causes := causes_in(verdicts):
-        others = [replace(each, changes={}, short=each.short.replace(CORRECTION, "")) for each in verdicts]
-        verdicts = [each if each in causes else other for each, other in zip(verdicts, others, strict=True)]
+        verdicts = [verdict if verdict in causes else replace(verdict, changes={}) for verdict in verdicts]
     changes: dict[str, Any] = {}
     for name, value in (item for verdict in verdicts for item in verdict.changes.items()):
         changes[name] = max(value, changes.get(name, value)) if name == "time_limit" else value

@@ -43,7 +43,6 @@ GROUPS = 4  # of rows by the predicted uncertainty
 WEAK_RANKING = 0.5  # heuristic: share of the rank correlation of correct sds, below which sds rank errors weakly
 SMALL_RATIO = 0.1  # heuristic: if the sd is wrong by less, 95 % intervals of Gaussians hold 93 % to 97 %
 NUM_SIMULATIONS = 100  # of errors; for 100 rows, the mean rank correlation has a standard error of 0.01
-CORRECTION = "; to correct them, train with --calibrate 0.2"
 MOST_OUTPUTS = 3  # largest number of outputs with a picture
 
 
@@ -219,11 +218,11 @@ def _of_intervals(
     worst = named or max(wrong or rows, key=lambda row: abs(row["held"] - row["promised"]))
     held = f"{percent(worst['held'])} of {counted(num_rows, 'target')} inside"
     own, others, remedy = "", "", "Train with --calibrate 0.2 to correct the widths with held-out rows."
-    mended, changes = CORRECTION, dict[str, float | None](calibrate=0.2)
+    changes = dict[str, float | None](calibrate=0.2)
     if calibrated is not None:
         others = f" and {calibrated.num_calibration} that calibrate"
-        own, remedy, mended, changes = "calibrated ", calibrated.conclusion, "", calibrated.changes(share)
-    short = f"the {own}{percent(worst['level'], 0)} intervals are {kind} ({held}{mended})"
+        own, remedy, changes = "calibrated ", calibrated.conclusion, calibrated.changes(share)
+    short = f"the {own}{percent(worst['level'], 0)} intervals are {kind} ({held})"
     levels = own + in_series([percent(row["level"], 0) for row in wrong])
     good = f"The {own}intervals hold the promised shares of the targets, within chance (share inside: {numbers})."
     text = f"The {levels} intervals are {kind}: the share of the targets inside is {numbers}. {remedy}"

@@ -50,7 +50,7 @@ class Verdict:
     command: str = ""  # the command that trains with the changes of all verdicts, if this one has changes
     is_named: bool = False  # whether the first line of the report names this fault before other notes
     is_beaten: bool = False  # whether another method predicts better
-    rivals: tuple[str, ...] = ()  # simpler methods than which the network is not clearly better
+    rivals: tuple[str, ...] = ()  # simpler methods that the network does not clearly beat
     relation: str = ""  # words for how it compares with the rivals, such as "beaten by"
 
     def __post_init__(self) -> None:
@@ -110,7 +110,7 @@ def level_of(verdicts: Sequence[Verdict]) -> Level:
 
 
 def in_order(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Sort verdicts as `RULE` says, then from bad to good; of equal ones, those on the predictions come first."""
+    """Sort verdicts as `RULE` says; among equally bad ones, those on the predictions come first."""
     decisive = "unclear" if usability(verdicts) == "too few rows to tell" else ""
     important = ("unclear", "predictions", "baseline", "limit")
     return sorted(
@@ -128,7 +128,7 @@ def in_order(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 @dataclass(frozen=True)
 class Headline:
-    """The first line of the report: the decision, the faults that it follows from, and scores. The page has a step."""
+    """The first line of the report: the decision, the faults that led to it, and scores; and the next step."""
 
     decision: str
     reasons: str = ""
