@@ -58,6 +58,7 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
         "NUTS draws four chains of 40 draws each (and as many of warm-up) for 48 rows, with seed 7 ...\nThis takes a"
     )
     assert "test rows; the last 6 rows compare with NUTS:" in printed
+    assert "equal predictions have ratios of 1, and distances of 0. The smaller NLL is better." in printed
     assert "may differ from that of `evaluate`, which uses other draws." in printed
     verdict = re.search("Not decided|The run (predicts|does not predict) like", printed).start()
     assert verdict < printed.index("test rows; the last 6 rows")  # what the numbers are worth comes before them

@@ -43,8 +43,7 @@ def test_a_verdict_that_is_known_is_quoted(pyro_bnn, run):
     _, _, err = pyro_bnn("predict", run, table, "--out", out)
     verdict, short = headline.partition(". ")[0], "too few epochs to tell whether training had settled"
     assert verdict.startswith(("Usable", "Not usable"))
-    named = "" if short in verdict else f"; {short}"
-    expected = f"Verdict on the test rows: {verdict}{named}. Why: pyro-bnn report {run}\n"
+    expected = f"Verdict on the test rows: {verdict}; {short}. Why: pyro-bnn report {run}\n"
     assert err.startswith(expected), err
     assert "To see whether" not in err
     assert pyro_bnn("report", run)[0] == 0
@@ -58,6 +57,7 @@ def test_a_verdict_that_is_known_is_quoted(pyro_bnn, run):
     [
         ("Usable. RMSE 1.", False),
         ("Usable for predictions, not for uncertainty. Too wide.", True),
+        ("Not usable as it is. Beaten by a line (NLL 2.5; RMSE 3); the training stopped too early.", True),
         ("Usable, with notes. The intervals are slightly too wide. RMSE 1.", False),
     ],
 )
@@ -67,7 +67,7 @@ def test_a_bad_verdict_is_told_for_a_run_without_another_fault(pyro_bnn, run, mo
     monkeypatch.setattr("pyro_bnn.app.reports.page.fit.SHORT", 0)
     judge(run, headline)
     _, _, err = pyro_bnn("predict", run, run.parent / "houses.csv", "--out", run.parent / "out.csv")
-    short = headline.removesuffix(" Too wide.").removesuffix(" RMSE 1.").removesuffix(".")
+    short = headline.partition("; the")[0].removesuffix(".").replace(". T", "; t").replace(". B", "; b")
     assert err.startswith(f"Verdict on the test rows: {short}. Why: pyro-bnn report {run}\n") == is_told
     assert ("Verdict" in err) == is_told
 

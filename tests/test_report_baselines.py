@@ -184,9 +184,7 @@ def test_scores_of_one_draw_are_means_and_never_beat_the_average_of_the_same_dra
     assert min(part.nll for part in parts) < alone.score()["nll"]
     assert mixture.nll < alone.score()["nll"]
     for single, said in (
-        (alone, "Averaging over 6 draws of the weights lowers the NLL from "),
-        (Alone([mixture]), ""),
-        (Alone([predicted(y[None])]), ""),  # a few draws that are better by chance
+        (alone, ""),  # an average of all draws is never worse than they are on average
         (predicted(y[None]), "Averaging over 6 draws of the weights predicts worse than the mean weights alone"),
     ):
         found = SimpleNamespace(single=("", single), prediction=mixture, baselines={}, is_linear=False)

@@ -33,7 +33,7 @@ from .test_report_verdicts import regressed
             [1.0, 1.02],
             1.0,
             "good",
-            "Of 2 chains, 0.0 % of the draws diverged, and every chain has explored its mode",
+            "The chains ran long enough: each of 2 chains has explored its mode, and 0.0 % of the draws",
             ["few enough", "each chain has explored its mode", "the chains agree"],
         ),
         (
@@ -41,7 +41,7 @@ from .test_report_verdicts import regressed
             [1.0, 1.02],
             2.5,
             "good",
-            "Of 2 chains, 1.0 % of the draws diverged",
+            "The chains ran long enough: each of 2 chains has explored its mode, and 1.0 % of the draws",
             ["few enough", "each chain has explored its mode", "no fault: the chains are in different modes"],
         ),
         (
@@ -166,7 +166,7 @@ def test_chains_that_are_not_explored_are_named_in_the_first_line():
     short = of_chains(OWN, posterior, Modes(torch.tensor([1.0, 1.5]), 1.0, 0.0))
     wide = Verdict("problem", "uncertainty", "too wide", "", "")
     reasons = first_line([wide, short], "RMSE 2").reasons
-    assert reasons.startswith("Too wide; 1 of 2 chains is too short")
+    assert reasons.startswith("1 of 2 chains is too short")
     unknown = of_chains(OWN, posterior, None)
     assert (unknown.level, unknown.short) == (
         "note",

@@ -121,7 +121,7 @@ def test_the_cards_name_the_target_and_units_and_intervals_have_one_level():
     names = [tile.name for section in sections for tile in section.tiles]
     assert names == ["RMSE of price", "NLL of price", "Inside their 90 % interval"]
     remarks = [tile.remark for section in sections for tile in section.tiles]
-    assert remarks[0].startswith("in the unit of the target; ")
+    assert remarks[0].startswith("smaller is better; best baseline (")
     assert remarks[1].startswith("negative log-likelihood per row, ")
     assert remarks[2] == "of 600 observed values of price"
     labels = labelled("good")
@@ -137,3 +137,13 @@ def test_of_few_rows_a_quarter_is_surprising():
     subject = few_rows(12)
     subject.drivers, subject.inputs, subject.config = None, None, SimpleNamespace(kind="table")
     assert len(surprises_section(subject).values["rows"]) == 3
+
+
+@pytest.mark.parametrize(("shift", "level"), [(4.0, "note"), (40.0, "problem")])
+def test_two_rows_do_not_show_that_a_network_is_worse_than_the_mean(shift, level):
+    """Two differences of similar size are far from 0 by the standard error of their mean, but not by Student's t."""
+    y, found = torch.tensor([[3.0], [-3.5]]), regressed().regressed
+    network = predicted(y + shift, torch.ones(2, 1), y, num_draws=2)
+    plain = {"mean of the targets": predicted(0 * y, torch.ones(2, 1), y)}
+    few = replace(found, y=y, prediction=network, single=("mean weights", network), baselines=plain)
+    assert errors_section(Measured(regressed=few)).verdicts[0].level == level

@@ -69,7 +69,7 @@ def test_trees_are_compared_by_their_errors(share, level, text):
         assert line.reasons.startswith("Gradient-boosted trees predict better (RMSE ")
         assert re.search(r"RMSE [\d.]+ \(gradient-boosted trees: 0\.\d+\)", line.scores)
         least = line.scores.partition("trees: ")[2].partition(")")[0]
-        assert section.tiles[0].remark == f"in the unit of the target; {TREES}: {least}"
+        assert section.tiles[0].remark == f"smaller is better; best baseline ({TREES}): {least}"
     else:
         assert line.decision == "Usable."
     words = Page(page_of("", "", Headline(""), [], [section])).words

@@ -121,7 +121,7 @@ def _scaled(row: Scores, scale: float) -> Scores:
 
 
 def side_by_side(result: Comparison) -> str:
-    """Return a narrow table of a comparison of two methods, with a row for each score and a column for each method."""
+    """Return a caption and a narrow table of two methods, with a row for each score and a column for each method."""
     import pandas  # imported late: importing takes long
 
     known, unsure = in_plain_names(without_unknown_errors(result)), in_plain_names(result).methods
@@ -137,8 +137,15 @@ def side_by_side(result: Comparison) -> str:
         columns[pair.method] |= {name: text} | ({f"{name}{RANGE}": span} if span and text != UNKNOWN else {})
     table = pandas.DataFrame(columns).fillna("")
     table = table.rename(index=lambda name: RANGE if name.endswith(RANGE) else COLUMNS.get(name, name))
-    heading = f"{pair.region}; the last {len(table) - len(texts)} rows compare with {pair.reference}:"
-    text = f"{heading}\n{table.to_string()}"
+    num_last = len(table) - len(texts)
+    equal = "an agreement of 1, and distances of 0" if "agreement" in pair.scores else "ratios of 1, and distances of 0"
+    caption = (
+        f"NUTS and the run predict the same {pair.region}. NUTS draws from the exact posterior if it runs long enough, "
+        f"so the run is the better, the nearer its numbers are to those of NUTS. The last {num_last} rows measure it: "
+        f"equal predictions have {equal}. The smaller NLL is better."
+    )
+    heading = f"{pair.region}; the last {num_last} rows compare with {pair.reference}:"
+    text = f"{caption}\n\n{heading}\n{table.to_string()}"
     return f"{text}\n\n{REASON}" if UNKNOWN in table.to_numpy() else text
 
 

@@ -250,11 +250,6 @@ def write_verdict(folder: Folder, headline: str) -> None:
     folder.write_json(VERDICT, {"headline": headline})
 
 
-def decision_of(headline: str) -> str:
-    """Return the decision at the beginning of the report's first line."""
-    return headline.partition(".")[0]
-
-
 def known_verdict(run: str | Path) -> str:
     """Return the first line of the report on a run, or "" if neither `evaluate` nor `report` has judged the run."""
     folder = find_run(run)

@@ -5,6 +5,7 @@ The JSON of `predict` has `folder`, `file` (null without --out), `num_rows`, `sc
 row. The keys of each object are the names of the columns in the CSV. With --out, `predictions` is null.
 """
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -177,7 +178,7 @@ def predict(
 def _note_on(run: Path, config: "RunConfig", facts: "Facts", posterior: "RunPosterior") -> list[str]:
     """Return a list with a note on the fault of a run, or [] if the run is good.
 
-    If `evaluate` or `report` has judged the run, the note begins with their verdict.
+    If `evaluate` or `report` has judged the run, the note has their verdict, and the fault that stands first.
     """
     from .. import chains, runs  # imported late: importing takes long
 
@@ -188,12 +189,14 @@ def _note_on(run: Path, config: "RunConfig", facts: "Facts", posterior: "RunPost
         from ..reports.page.fit import of_length  # imported late: it also loads what draws pictures
 
         fault = of_length(config, facts.in_units(posterior.history), posterior.status).short
-    known = runs.decision_of(runs.known_verdict(run))
-    if known and posterior.status.is_slight:
+    decision, _, reasons = runs.known_verdict(run).partition(".")
+    if decision and posterior.status.is_slight:
         fault = ""  # the report has it
-    if known and (fault or known not in ("Usable", "Usable, with notes")):
-        named = f"; {fault}" if fault and fault not in known else ""
-        return [f"Verdict on the test rows: {known}{named}. Why: pyro-bnn report {quote(run)}"]
+    if decision and (fault or decision not in ("Usable", "Usable, with notes")):
+        reason = re.split(r"; (?![^()]*\))|\.(?: |$)", reasons.strip())[0]
+        return [
+            f"Verdict on the test rows: {decision}; {reason[:1].lower()}{reason[1:]}. Why: pyro-bnn report {quote(run)}"
+        ]
     if not fault:
         return []
     unusable = ", so the run is not usable as it is" if level == "problem" else ""

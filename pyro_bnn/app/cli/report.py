@@ -6,6 +6,7 @@ The JSON of `report` has `folder`, `page` (the path of the page), `headline` (th
 - `level` (good, note or problem), `about` (such as predictions, uncertainty or fit), `short`, `text` and `rule`,
 - `is_beaten`: whether another method predicts better,
 - `rivals`: the simpler methods that the network does not clearly beat,
+- `relation`: words for how the network compares with them,
 - `is_cause`: whether the fault can have caused others,
 - `is_named`: whether the first line names the fault before other notes,
 - `changes`: settings that may mend the fault; may be empty,

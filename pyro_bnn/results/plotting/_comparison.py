@@ -96,7 +96,7 @@ def _curves(result: Comparison, points: tuple[np.ndarray, np.ndarray] | None, wi
         below.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     else:
         below.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
-    lines = ("mean ± 2 epistemic sd of each method", f"dashed lines: band of {next(iter(result.predictions))}")
+    lines = ("mean ± 2 epistemic sd of each method", f"dashed lines: {next(iter(result.predictions))}, the reference")
     figure.suptitle(("; " if width == "page" else ";\n").join(lines), fontsize=8)
     return np.array([*axes, below])
 

@@ -3,13 +3,15 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ...._core.summary import counted
-from ...numbers import number, percent, together, with_error
+from ...numbers import in_series, number, percent, together, with_error
+from ...remedies import quote
 from ...runs import is_chains
 from .calibration import calibrated_section, calibration_section
 from .chains import chains_section
@@ -45,11 +47,11 @@ SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     surprises_section,
     examples_section,
     data_section,
+    configuration_section,
+    about_section,
     chains_section,
     training_section,
     weights_section,
-    configuration_section,
-    about_section,
 )
 """The functions that make the sections, in the order of the page. Each returns None if its section does not apply."""
 
@@ -61,6 +63,8 @@ def verdicts_on(subject: Subject) -> tuple[Headline, list[Verdict], list[Section
     found = [verdict for section in sections for verdict in section.verdicts]
     temperature = () if is_chains(posterior) else of_temperature(posterior.history)
     verdicts = in_order(of_rivals([*temperature, *found]))
+    if causes := causes_in(verdicts):
+        verdicts = [verdict if verdict in causes else replace(verdict, changes={}) for verdict in verdicts]
     changes: dict[str, Any] = {}
     for name, value in (item for verdict in verdicts for item in verdict.changes.items()):
         changes[name] = max(value, changes.get(name, value)) if name == "time_limit" else value
@@ -69,9 +73,39 @@ def verdicts_on(subject: Subject) -> tuple[Headline, list[Verdict], list[Section
         verdicts[0] = replace(verdicts[0], changes=changes)
     is_known = bool(changes and subject.asked)  # one command, since each of several would lack some changes
     command = training_command(subject, "2", changes) if is_known else ""
-    verdicts = [replace(verdict, command=command) if verdict.changes else verdict for verdict in verdicts]
     headline = first_line(verdicts, ", and ".join(section.usable for section in sections if section.usable))
-    return headline, verdicts, sections
+    step, done_by = _step(subject, verdicts, command)
+    verdicts = [replace(verdict, command=command) if verdict.changes else verdict for verdict in verdicts]
+    return replace(headline, step=step, command=done_by), verdicts, sections
+
+
+def causes_in(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Return the faults that can have caused the others, and that another training may mend."""
+    return [verdict for verdict in verdicts if verdict.is_cause and verdict.changes]
+
+
+STEPS = {
+    "usable": ("Train again:", "Predict new rows:"),
+    "usable with notes": ("You can use this run. For a better one, train again:", "Predict new rows:"),
+    "usable for predictions only": ("Train again:", "Predict new rows, and do not use their uncertainty:"),
+    "too few rows to tell": (
+        "Train again. Then score the new run on more rows:",
+        "Score the run on more rows, in a file that also has their targets:",
+    ),
+    "not usable": ("Train again:", ""),
+}
+"""For each word of `usability`, what to do next if another training may mend faults, and if none may."""
+
+
+def _step(subject: Subject, verdicts: Sequence[Verdict], command: str) -> tuple[str, str]:
+    """Return what to do next, and how. `command` trains again, and is empty if another training mends no fault."""
+    again, step = STEPS[word := usability(verdicts)]
+    if command or not step or subject.config.kind == "images":  # `predict` takes no images
+        return again if command else "", command
+    better = [name for verdict in verdicts if verdict.is_beaten for name in verdict.rivals]
+    if better and word == "usable with notes":
+        step = f"If you need no uncertainty, use {in_series(better)}. Otherwise, predict new rows:"
+    return step, f"pyro-bnn predict {quote(subject.run)} new{Path(subject.config.dataset).suffix}"
 
 
 def report_on(subject: Subject) -> tuple[str, list[Verdict], str]:
@@ -105,7 +139,8 @@ def page_of(
     environment.filters |= {"count": "{:,}".format, "percent": percent, "plural": counted, "form": format}
     environment.filters |= {"number": number, "with_error": with_error}
     environment.filters |= {"together": lambda text: unbroken(together(text)), "unbroken": unbroken}
-    command = next((verdict.command for verdict in verdicts if verdict.command), "")
+    causes = causes_in(verdicts)
+    num_shown = verdicts.index(causes[-1]) + 1 if causes else len(verdicts)
     return environment.get_template("page.html").render(
         title=title,
         level=level_of(verdicts),
@@ -113,8 +148,8 @@ def page_of(
         model=model,
         headline=headline,
         rule=RULE,
-        verdicts=verdicts,
-        command=command,
+        verdicts=verdicts[:num_shown],
+        others=verdicts[num_shown:],
         sections=sections,
     )
 

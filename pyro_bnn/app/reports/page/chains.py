@@ -34,7 +34,7 @@ def chains_section(subject: Subject) -> Section | None:
         "pictures": [] if picture is None else [picture],
     }
     verdicts = (of_chains(subject.config, posterior, subject.modes), *of_choice(subject))
-    return Section("Chains", "chains.html", values, verdicts)
+    return Section("Chains", "chains.html", values, verdicts, is_folded=True)
 
 
 def _chains_apart(subject: Subject) -> Drawing | None:
@@ -143,7 +143,7 @@ def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) 
         (finding == "short" and not is_doubtful, "note", few, f"{few}, but {HARDLY}."),
         (finding == "short", "note", f"{few}: {MAY_CHANGE}", f"{few}: {MAY_CHANGE}. {more}"),
         (finding == "disagreeing", "note", apart, f"{sentence(apart)}{between}. {more}"),
-        (True, "good", "", f"Of {count}, {diverged}, and every chain has explored its mode."),
+        (True, "good", "", f"The chains ran long enough: each of {count} has explored its mode, and {diverged}."),
     )
     if verdict.level != "note" or (finding == "short" and not is_doubtful):
         return verdict

@@ -18,7 +18,7 @@ from ....scores.uncertainty import ClassificationPrediction
 from ...numbers import in_series, number, percent, with_error
 from ..pictures import Drawing, panel
 from ..trained import SHARES_OF_CLASSES, TREES, Alone
-from .section import Level, Section, Tile, Verdict, judged, sentence, wilson
+from .section import FEWEST, Level, Section, Tile, Verdict, judged, wilson
 from .subject import Classified, Subject
 from .verdicts import (
     IN_A_SENTENCE,
@@ -28,8 +28,8 @@ from .verdicts import (
     WEAK,
     best_of,
     density_tile,
+    gain_and_error,
     log_density,
-    mean_and_error,
     of_others,
     of_ways,
     scores_of_ways,
@@ -43,7 +43,7 @@ MISSED, FOUND, BEHIND = 0.5, 0.75, 0.1
 """Heuristic: a class is mostly missed if the 90 % interval of its recall lies below `MISSED`. The recall of a class is
 low if it is below `FOUND`, or if its whole 90 % interval lies more than `BEHIND` below the accuracy."""
 
-FEWEST = 5  # heuristic: wrong rows, and right rows, to judge whether the uncertainty detects errors
+FEWEST_WRONG = 5  # heuristic: wrong rows, and right rows, to judge whether the uncertainty detects errors
 USEFUL, POSSIBLE = 0.7, 0.6  # heuristic: areas under the ROC curve for errors that are detected well, or could be
 SHOWN_SCORES = ("entropy", "mutual information")  # in pictures, for known and unknown images
 HEADLINE = "entropy"  # the judged score, chosen before any data were seen: the best of several would look too good
@@ -68,12 +68,12 @@ def accuracy_section(subject: Subject) -> Section | None:
     balanced = mean(row["recall"] for row in tested)
     name, baseline = best_of(found.baselines)
     is_baseline_right = (baseline.labels.cpu() == y).double()
-    gain, error = mean_and_error(is_right.double() - is_baseline_right)
+    gain, error = gain_and_error(is_right.double() - is_baseline_right)
     shares = {other: float((way.labels.cpu() == y).double().mean()) for other, way in found.baselines.items()}
     nearest = max(shares, key=shares.__getitem__)
     points = f"{percent(accuracy)} right against {percent(float(is_baseline_right.mean()))}"
     detection = []
-    if FEWEST <= num_right <= num_rows - FEWEST:
+    if FEWEST_WRONG <= num_right <= num_rows - FEWEST_WRONG:
         detection.append(_of_error_detection(found.prediction, is_right, found.noun))
     verdicts = [
         _of_accuracy(found, num_right),
@@ -107,7 +107,8 @@ def accuracy_section(subject: Subject) -> Section | None:
             Tile(
                 f"Accuracy{of}",
                 percent(accuracy),
-                f"of {num_rows:,} {found.test_name}; 90 % interval {percent(low)} to {percent(high)}",
+                f"best baseline ({IN_A_SENTENCE.get(nearest, nearest)}): {percent(shares[nearest])}; 90 % interval "
+                f"{percent(low)} to {percent(high)}",
             ),
             overall,
             density_tile(found, name, baseline, of=of, noun=found.noun),
@@ -213,11 +214,11 @@ def _of_accuracy(found: Classified, num_right: int) -> Verdict:
         f"{percent(accuracy)} of {num_rows:,} {found.test_name} are right (90 % interval {percent(low)} to "
         f"{percent(high)}); always saying “{often}” would be right for {percent(guess)}"
     )
-    is_informative, may_be, ranked = False, accuracy > guess, ""
+    is_informative, may_be, ranked = False, accuracy > guess or (num_rows < FEWEST and high > guess), ""
     if len(counts) == 2 and int(counts.min()) and SHARES_OF_CLASSES in found.baselines and low <= guess:
         area = _area(found, int(counts.argmin()))
         shares = log_density(found.baselines[SHARES_OF_CLASSES])
-        gain, error = mean_and_error(log_density(found.prediction) - shares)
+        gain, error = gain_and_error(log_density(found.prediction) - shares)
         is_informative = gain > NUM_ERRORS * error and area[0] - NUM_ERRORS * area[1] > 0.5
         may_be = may_be or (gain > 0 and area[0] > 0.5)
         scores = f"NLL {number(-float(shares.mean()) - gain)} against {number(-float(shares.mean()))}"
@@ -230,7 +231,8 @@ def _of_accuracy(found: Classified, num_right: int) -> Verdict:
         "Problem: the accuracy is not above the share of the most frequent class. Note: it is above, but its 90 % "
         f"interval reaches down to this share, or the network avoids less than {percent(WEAK, 0)} of the mistakes that "
         "one makes by always saying this class. Two classes are good without this if the NLL is lower than that of the "
-        f"shares of the classes, and the AUROC above 0.5, both by {NUM_ERRORS:g} standard errors.",
+        f"shares of the classes, and the AUROC above 0.5, both by {NUM_ERRORS:g} standard errors. With fewer than "
+        f"{FEWEST} rows, it is a note if the interval reaches up to this share.",
         (is_informative, "good", "", ranked),
         (not may_be, "problem", no_better, f"{text}: the network is no better. {NO_BETTER}"),
         (low <= guess, "note", f"{UNTOLD} always saying “{often}”", chance),
@@ -238,7 +240,8 @@ def _of_accuracy(found: Classified, num_right: int) -> Verdict:
         (True, "good", "", f"{text}."),
     )
     is_rival = low <= guess and not is_informative
-    return replace(verdict, rivals=(f"always saying “{often}”",) if is_rival else ())
+    relation = UNTOLD if verdict.about == "unclear" else "no better than"
+    return replace(verdict, rivals=(f"always saying “{often}”",) if is_rival else (), relation=relation)
 
 
 def _found(classes: Sequence[Mapping[str, Any]]) -> str:
@@ -250,7 +253,8 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], accuracy: float) -> Verdict
     limits = {f"“{row['name']}”": wilson(row["hits"], row["rows"])[1] for row in classes}
     seldom = [row for row in classes if limits[f"“{row['name']}”"] < MISSED]
     missed = [row for row in seldom if not _is_ranked(row["area"])]
-    in_short = ", ".join(f"“{row['name']}”" for row in missed)
+    ranked = [row for row in seldom if row not in missed]
+    misses, rarely = (", ".join(f"“{row['name']}”" for row in part) for part in (missed, ranked))
     others = [row for row in classes if row not in seldom and row["recall"] < MISSED]
     behind = ", ".join(name for name, limit in limits.items() if limit < accuracy - BEHIND)
     name = f"“{lowest['name']}”"
@@ -259,14 +263,11 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], accuracy: float) -> Verdict
     mostly = f"Mostly missed: {_found(missed)}."
     if others:
         mostly += f" Too few rows to tell about {_found(others)}."
-    areas = in_series([f"{row['area'][0]:.2f}" for row in seldom])
-    reached, use = "is the most probable class", "use the probabilities"
-    if len(classes) == 2:
-        reached, use = "reaches 50 %", f"{use}, or a lower threshold"
-    names = in_series([f"“{row['name']}”" for row in seldom])
-    rarely = f"{names} rarely {reached}"
-    found = in_series([f"{row['hits']} of {row['rows']} found" for row in seldom])
-    useful = f"{rarely} ({found}), but the order of the probabilities is useful (AUROC {areas}). {sentence(use)}."
+    areas = in_series([f"{row['area'][0]:.2f}" for row in ranked])
+    useful = (
+        f"Rarely the most probable class: {_found(ranked)}. But its probabilities rank the rows well (AUROC {areas}). "
+        "To find more, take all rows in which the probability of the class exceeds a threshold that you choose."
+    )
     rarer = f"Found clearly less often than the others: {behind}; {numbers}."
     share, highest = percent(1 - lowest["recall"], 0), max(classes, key=lambda row: row["recall"])
     often = f"{share} of {name} are missed, and {percent(1 - highest['recall'], 0)} of “{highest['name']}”; {numbers}."
@@ -283,10 +284,10 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], accuracy: float) -> Verdict
         (
             bool(missed),
             "problem",
-            f"mostly misses {in_short}",
-            f"{mostly} More training rows of them, or a longer training, may help.",
+            f"mostly misses {misses}",
+            f"{mostly} More training rows of them, or a longer training, may help.{f' {useful}' if ranked else ''}",
         ),
-        (bool(seldom), "note", f"{rarely}: {use}", useful),
+        (bool(ranked), "note", f"rarely predicts {rarely}: choose rows by probability", useful),
         (bool(behind), "note", f"low recall of {behind}", rarer),
         (lowest["recall"] < MISSED, "note", f"too few rows of {name} to judge", few),
         (lowest["recall"] < FOUND, "note", f"misses {share} of {name}", often),

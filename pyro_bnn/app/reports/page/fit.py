@@ -68,6 +68,7 @@ def training_section(subject: Subject) -> Section | None:
             "pictures": [Drawing(ax) for ax in axes],
         },
         (of_length(subject.config, history, subject.posterior.status),),
+        is_folded=True,
     )
 
 
@@ -156,12 +157,13 @@ def weights_section(subject: Subject) -> Section | None:
     try:
         found = subject.posterior.diagnose(subject.model)
     except ValueError as error:  # the guide has no Gaussian marginals, or there are no weights
-        return Section("Weights", "weights.html", {"found": None, "why": str(error)})
+        return Section("Weights", "weights.html", {"found": None, "why": str(error)}, is_folded=True)
     return Section(
         "Weights",
         "weights.html",
         {"found": found, **_signal_to_noise(subject.posterior.guide)},
         of_weights(found, is_trained=not cut_short(subject.config, subject.posterior.history)),
+        is_folded=True,
     )
 
 

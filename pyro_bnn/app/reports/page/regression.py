@@ -27,9 +27,11 @@ from .verdicts import (
     IN_A_SENTENCE,
     NO_BETTER,
     NUM_ERRORS,
+    UNTOLD,
     WEAK,
     best_of,
     density_tile,
+    gain_and_error,
     mean_and_error,
     of_others,
     of_ways,
@@ -53,7 +55,7 @@ def errors_section(subject: Subject) -> Section | None:
     means = found.prediction.mean, found.train_mean, baseline.mean
     squared, guessed, missed = map(found.squared_errors, means)
     root, theirs = (math.sqrt(float(part.mean())) for part in (squared, missed))
-    gain, error = mean_and_error((missed - squared).mean(-1))
+    gain, error = gain_and_error((missed - squared).mean(-1))
     points = f"RMSE {number(root)} against {number(theirs)}"
     errors = {other: float(found.squared_errors(way.mean).mean()) for other, way in found.baselines.items()}
     nearest = min(errors, key=errors.__getitem__)
@@ -81,7 +83,7 @@ def errors_section(subject: Subject) -> Section | None:
         },
         tuple(verdicts),
         (
-            Tile(f"RMSE of {found.title}", number(root), f"in the unit of the target; {nearest}: {least}"),
+            Tile(f"RMSE of {found.title}", number(root), f"smaller is better; best baseline ({nearest}): {least}"),
             density_tile(found, name, baseline, of=f" of {found.title}", noun="row"),
         ),
         usable=f"RMSE {number(root)} ({nearest}: {least})",
@@ -95,24 +97,27 @@ def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
     """
     root, error = _root(squared.mean(-1))
     guess = math.sqrt(float(guessed.mean()))
-    gain, gain_error = mean_and_error((guessed - squared).mean(-1))
+    gain, gain_error = gain_and_error((guessed - squared).mean(-1))
     explained = 1 - (root / guess) ** 2
     of_mean = f"the mean of the training targets has {number(guess)}"
     text = f"RMSE {with_error(root, error)} on {counted(len(squared), 'test row')}; {of_mean}"
+    is_few = len(squared) < FEWEST and gain > -NUM_ERRORS * gain_error
     is_better, little = gain > NUM_ERRORS * gain_error, f"only {percent(explained)} of the variance"
     no_better = f"{text}: the network predicts no better. {NO_BETTER}"
     name = "the mean of the targets"
     chance = f"{text}: the difference may be chance."
     verdict = judged(
-        "unclear" if gain > 0 and not is_better else "predictions",
+        "unclear" if (gain > 0 or is_few) and not is_better else "predictions",
         "Problem: the network's squared error is not below that of the mean. Note: it is below by less than "
-        f"{NUM_ERRORS:g} standard errors of the difference, or explains less than {percent(WEAK, 0)} of the variance.",
-        (not gain > 0, "problem", f"no better than {name}", no_better),
-        (not is_better, "note", f"better than {name} only within chance", chance),
+        f"{NUM_ERRORS:g} standard errors of the difference, or explains less than {percent(WEAK, 0)} of the variance. "
+        f"With fewer than {FEWEST} rows, it is also a note if the error is above by less.",
+        (not (gain > 0 or is_few), "problem", f"no better than {name}", no_better),
+        (not is_better, "note", f"{UNTOLD} {name}", chance),
         (explained < WEAK, "note", f"explains {little}", f"{text}: {little} is explained."),
         (True, "good", "", f"{text}: {percent(explained)} of the variance is explained."),
     )
-    return replace(verdict, rivals=() if is_better else (name,))
+    relation = UNTOLD if verdict.about == "unclear" else "no better than"
+    return replace(verdict, rivals=() if is_better else (name,), relation=relation)
 
 
 def _root(squared: Tensor) -> tuple[float, float]:
@@ -213,11 +218,11 @@ def _of_intervals(
     worst = named or max(wrong or rows, key=lambda row: abs(row["held"] - row["promised"]))
     held = f"{percent(worst['held'])} of {counted(num_rows, 'target')} inside"
     own, others, remedy = "", "", "Train with --calibrate 0.2 to correct the widths with held-out rows."
-    mended, changes = "; to correct them, train with --calibrate 0.2", dict[str, float | None](calibrate=0.2)
+    changes = dict[str, float | None](calibrate=0.2)
     if calibrated is not None:
         others = f" and {calibrated.num_calibration} that calibrate"
-        own, remedy, mended, changes = "calibrated ", calibrated.conclusion, "", calibrated.changes(share)
-    short = f"the {own}{percent(worst['level'], 0)} intervals are {kind} ({held}{mended})"
+        own, remedy, changes = "calibrated ", calibrated.conclusion, calibrated.changes(share)
+    short = f"the {own}{percent(worst['level'], 0)} intervals are {kind} ({held})"
     levels = own + in_series([percent(row["level"], 0) for row in wrong])
     good = f"The {own}intervals hold the promised shares of the targets, within chance (share inside: {numbers})."
     text = f"The {levels} intervals are {kind}: the share of the targets inside is {numbers}. {remedy}"
@@ -246,8 +251,8 @@ def _of_intervals(
 def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """Return the errors for groups of rows with similar predicted sds, and the rank correlation of errors and sds."""
     unit = found.train_scale if len(found.names) > 1 else torch.ones_like(found.train_scale)
-    variances = (found.prediction.total, found.prediction.epistemic, found.squared_errors(found.prediction.mean))
-    scale, epistemic, size = ((part / unit.square()).mean(-1).sqrt().detach().cpu() for part in variances)
+    variances = (found.prediction.total, found.squared_errors(found.prediction.mean))
+    scale, size = ((part / unit.square()).mean(-1).sqrt().detach().cpu() for part in variances)
     groups: list[dict[str, Any]] = []
     for rows in filter(len, torch.tensor_split(scale.argsort(), GROUPS if len(scale) >= FEWEST else 1)):
         predicted, (error, its_error) = float(scale[rows].square().mean().sqrt()), _root(size[rows].square())
@@ -256,7 +261,6 @@ def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], di
         groups.append(
             {
                 "rows": len(rows),
-                "epistemic": float(epistemic[rows].square().mean().sqrt()),
                 "predicted": predicted,
                 "error": (error, its_error),
                 "ratio": error / predicted,

@@ -23,10 +23,10 @@ DECISIONS = {
 """For each word of `usability`, from good to bad, the decision at the beginning of the report."""
 
 RULE = (
-    "The worst verdict stands first and decides the first line; of equally bad ones, possible causes come first. "
-    "A problem with the predictions or the fit makes a run not usable. A problem with the uncertainty leaves the "
-    "predictions usable, unless another method predicts better. With a note, a run is still usable. If the test rows "
-    "are too few to tell whether a run is usable, that note comes first."
+    "A fault that can have caused others, such as a fit that was cut short, stands first: mend it before the others. "
+    "Then the worst verdict comes first. A problem with the predictions or the fit makes a run not usable. A problem "
+    "with the uncertainty leaves the predictions usable, unless another method predicts better. With a note, a run is "
+    "still usable. If the test rows are too few to tell whether a run is usable, that note comes first."
 )
 FEWEST = 50  # test rows for a verdict that finds no fault: with fewer, 90 % intervals may hold all by chance (0.9^50)
 UNTOLD = ("too few rows", "too few errors", "too few images")  # what findings begin with that test rows cannot tell
@@ -50,6 +50,7 @@ class Verdict:
     is_named: bool = False  # whether the first line of the report names this fault before other notes
     is_beaten: bool = False  # whether another method predicts better
     rivals: tuple[str, ...] = ()  # simpler methods that the network does not clearly beat
+    relation: str = ""  # words for how it compares with the rivals, such as "beaten by"
 
     def __post_init__(self) -> None:
         assert self.level != "problem" or self.about in ("predictions", "uncertainty", "fit")  # see `RULE`
@@ -80,6 +81,7 @@ class Section:
     verdicts: tuple[Verdict, ...] = ()
     tiles: tuple[Tile, ...] = ()
     usable: str = ""  # scores of the run in words, for the first line of the report
+    is_folded: bool = False  # whether the page shows the title alone at first, since the section is for experts
 
 
 def judged(about: About, rule: str, *cases: Case) -> Verdict:
@@ -114,8 +116,8 @@ def in_order(verdicts: Sequence[Verdict]) -> list[Verdict]:
         verdicts,
         key=lambda verdict: (
             verdict.level == "good" or verdict.about != decisive,
-            LEVELS.index(verdict.level),
             not verdict.is_cause,
+            LEVELS.index(verdict.level),
             verdict.level == "problem" and verdict.about == "uncertainty",
             not (verdict.is_named or verdict.is_beaten),
             verdict.about not in important,
@@ -125,11 +127,13 @@ def in_order(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 @dataclass(frozen=True)
 class Headline:
-    """The first line of the report: the decision, the faults that led to it, and scores."""
+    """The first line of the report: the decision, the faults that led to it, scores, and the next step."""
 
     decision: str
     reasons: str = ""
     scores: str = ""
+    step: str = ""  # what to do next
+    command: str = ""  # for the step
 
     def __str__(self) -> str:
         return " ".join(filter(None, [self.decision, self.reasons, self.scores]))

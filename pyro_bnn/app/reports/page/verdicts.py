@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from scipy.stats import t as student
 from torch import Tensor
 
 from ....scores.uncertainty import Prediction
@@ -16,6 +17,7 @@ from .subject import Classified, Regressed
 
 P = TypeVar("P", bound=Prediction)
 NUM_ERRORS = 2.0  # standard errors that a difference must exceed, which happens by chance in one of twenty
+USUAL = 0.977  # the share of Gaussian numbers that lie at most so many standard deviations above their mean
 SMALL_GAIN = 0.01  # heuristic: a smaller difference in NLL, in nats per row, counts as a tie
 LARGE_LOSS = 0.1  # heuristic: a network is not usable if a baseline's NLL is lower by this, in nats per row
 WEAK = 0.5  # heuristic: a weak network avoids less than this share of a guess's mistakes or squared errors
@@ -39,6 +41,13 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
     """Return the mean over rows and the standard error of the mean. For a single row the standard error is infinite."""
     error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else math.inf
     return float(values.mean()), error
+
+
+def gain_and_error(values: Tensor) -> tuple[float, float]:
+    """Return the mean over rows and its standard error, which is larger by Student's t if the rows are few."""
+    mean, error = mean_and_error(values)
+    num_rows = len(values)
+    return mean, error * (float(student.ppf(USUAL, num_rows - 1)) / NUM_ERRORS if 1 < num_rows < FEWEST else 1.0)
 
 
 def best_of(baselines: Mapping[str, P]) -> tuple[str, P]:
@@ -114,8 +123,10 @@ def of_baseline(
         (True, level, f"beaten by {' and '.join(better)}{where}", f"{beats} {remedy}"),
     )
     is_rival = verdict.level != "good" and verdict.about != "uncertainty"  # which has the smaller errors otherwise
+    relation = "not clearly better than" if is_tied else "beaten in NLL by" if unbeaten else "beaten by"
+    relation = UNTOLD if is_tied and is_few else relation
     is_beaten = is_beaten and not is_nearer and not unbeaten
-    return replace(verdict, is_beaten=is_beaten, rivals=tuple(better) if is_rival else ())
+    return replace(verdict, is_beaten=is_beaten, rivals=tuple(better) if is_rival else (), relation=relation)
 
 
 def of_ways(
@@ -134,7 +145,7 @@ def of_ways(
     ahead, noise = lead[0], NUM_ERRORS * lead[1]
     single = found.single[1]
     own, theirs, alone = (log_density(way) for way in (found.prediction, baseline, single))
-    error = mean_and_error(own - theirs)[1]
+    error = gain_and_error(own - theirs)[1]
     guesses = {guess: way for guess, way in found.baselines.items() if IN_A_SENTENCE.get(guess, name) != name}
     beaten = of_baseline(
         name,
@@ -148,47 +159,43 @@ def of_ways(
         is_linear=found.is_linear,
         is_few=len(own) < FEWEST,
     )
-    gain, error = mean_and_error(own - alone)
-    if not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN):
-        return [beaten]
-    many = f"Averaging over {found.prediction.num_samples} draws of the weights"
-    before, after = number(-float(alone.mean())), number(-float(own.mean()))
-    if isinstance(single, Alone):
-        if gain < 0:  # an average of all draws is never worse than they are on average: these few are better by chance
-            return [beaten]
-        text = f"{many} lowers the NLL from {before}, the mean of {len(single.draws)} single draws, to {after}."
-    else:
-        than = f"predicts {'better' if gain > 0 else 'worse'} than the mean weights alone"
-        text = f"{many} {than} (NLL {after} against {before})."
+    gain, error = gain_and_error(own - alone)
+    if isinstance(single, Alone) or not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN):
+        return [beaten]  # an average of all draws is never worse than they are on average
+    better, many = "better" if gain > 0 else "worse", f"Averaging over {found.prediction.num_samples} draws"
+    scores = f"NLL {number(-float(own.mean()))} against {number(-float(alone.mean()))}"
+    text = f"{many} of the weights predicts {better} than the mean weights alone ({scores})."
     rule = (
         f"The gain is {with_error(gain, error, '+')}. Reported if the difference exceeds {NUM_ERRORS:g} standard "
         f"errors and {SMALL_GAIN:g} nats per row."
     )
     level: Level = "good" if gain > 0 else "note"
     short = "" if gain > 0 else "averaging over draws predicts worse"
-    rivals = () if gain > 0 else ("the mean weights alone",)
-    return [beaten, Verdict(level, "uncertainty", short, text, rule, rivals=rivals)]
+    return [beaten, Verdict(level, "uncertainty", short, text, rule)]
 
 
 def of_rivals(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Merge all verdicts with `rivals` (simpler methods that predict as well or better) into one verdict."""
-    worse = [verdict for verdict in in_order(verdicts) if verdict.rivals]
+    """Merge verdicts with `rivals` and the same word into one verdict, which names all these simpler methods."""
+    alike: dict[str, list[Verdict]] = {}
+    for verdict in in_order(verdicts):
+        if verdict.rivals:
+            alike.setdefault(verdict.word, []).append(verdict)
+    return [*map(_merged, alike.values()), *(verdict for verdict in verdicts if not verdict.rivals)]
+
+
+def _merged(worse: Sequence[Verdict]) -> Verdict:
     if len(worse) < 2:
-        return list(verdicts)
-    worse.sort(key=lambda verdict: (verdict.level != "problem", verdict.word != "unclear"))
+        return worse[0]
     named: dict[str, dict[str, None]] = {}
     for verdict in worse:
-        than = {"problem": "no better than", "unclear": UNTOLD}.get(verdict.word, "not clearly better than")
-        named.setdefault("beaten by" if verdict.is_beaten else than, {}).update(dict.fromkeys(verdict.rivals))
-    merged = replace(
+        named.setdefault(verdict.relation, {}).update(dict.fromkeys(verdict.rivals))
+    return replace(
         worse[0],
         short=", ".join(f"{relation} {in_series(list(names))}" for relation, names in named.items()),
         text=" ".join(verdict.text for verdict in worse),
         rule=" ".join(verdict.rule for verdict in worse),
-        changes={name: value for verdict in worse for name, value in verdict.changes.items()},
         is_beaten=any(verdict.is_beaten for verdict in worse),
     )
-    return [merged, *(verdict for verdict in verdicts if not verdict.rivals)]
 
 
 def of_others(found: Classified | Regressed) -> list[Verdict]:
@@ -210,7 +217,7 @@ def _of_errors(found: Classified | Regressed, other: str) -> list[Verdict]:
         labels = found.prediction.labels, found.baselines[other].labels
         own, theirs = ((part.cpu() != found.y.cpu()).double() for part in labels)
         score, values = "accuracy", [percent(1 - float(part.mean())) for part in (own, theirs)]
-    gain, error = mean_and_error(theirs - own)
+    gain, error = gain_and_error(theirs - own)
     is_tied = not abs(gain) > NUM_ERRORS * error
     clear = COARSE_RATIO * float(theirs.mean()) if isinstance(found, Regressed) else COARSE
     if is_tied and (len(own) < FEWEST or NUM_ERRORS * error > clear):  # only a gross difference would show
@@ -239,7 +246,7 @@ def _of_errors(found: Classified | Regressed, other: str) -> list[Verdict]:
         ),
     )
     is_beaten = verdict.level == "note"
-    return [replace(verdict, is_beaten=is_beaten, rivals=(other,) if is_beaten else ())]
+    return [replace(verdict, is_beaten=is_beaten, rivals=(other,) if is_beaten else (), relation="beaten by")]
 
 
 def ways_of(found: Classified | Regressed) -> dict[str, Any]:
