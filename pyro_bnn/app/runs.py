@@ -178,6 +178,8 @@ def _fit_svi(
     elif posterior.status:
         done = f"completed after {len(posterior.history.epochs)} of {config.epochs} epochs{posterior.status.detail}."
         posterior.status = Status(True, done)  # without the ELBO, which `train` prints in the units of the target
+    elif posterior.status.ok is None:
+        posterior.status = replace(posterior.status, message=posterior.status.finding, remedy=MORE_EPOCHS)
     elif posterior.status.remedy == LONGER:
         early = f"{TOO_EARLY}: {posterior.status.message}"
         posterior.status = replace(posterior.status, message=early, remedy=MORE_EPOCHS)

@@ -1,5 +1,6 @@
 """Loads the data of runs: image sets, tables and arrays."""
 
+import math
 import shlex
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -129,9 +130,11 @@ def without_held_out(
     else:
         fitted, held_out = last_rows(replace(cells, texts=cells.texts.iloc[[*training]]), config.calibrate)
     if len(held_out) < FEWEST_HELD_OUT:
+        share = math.ceil(100 * FEWEST_HELD_OUT / len(training)) / 100
+        raised = f"pass --calibrate {share:g}, or leave it out" if share < 0.5 else "leave it out, or add rows"
         raise ValueError(
             f"--calibrate {config.calibrate:g} holds out {len(held_out)} of {len(training)} training rows, and "
-            f"intervals of {100 * MOST_CERTAIN:.0f} % need {FEWEST_HELD_OUT}; raise it, or leave it out."
+            f"intervals of {100 * MOST_CERTAIN:.0f} % need {FEWEST_HELD_OUT}; {raised}."
         )
     return [training[row] for row in fitted], [training[row] for row in held_out]
 
