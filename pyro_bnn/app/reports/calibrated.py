@@ -100,8 +100,8 @@ class BeforeAndAfter:
             return f"Calibration made right {self.noun} worse ({harm}): train without --calibrate."
         if harm:
             return (
-                f"Calibration was needed for the {self.noun} of {needed}, but did harm ({harm}). Look whether test rows "
-                "differ from those that calibrate."
+                f"Calibration was needed for the {self.noun} of {needed}, but did harm ({harm}). Look whether test "
+                "rows differ from those that calibrate."
             )
         if needed:
             return f"Calibration was needed: before it, the {self.noun} of {needed} were wrong by more than chance."
