@@ -80,7 +80,7 @@ def of_length(config: RunConfig, history: History, status: Status) -> Verdict:
         return Verdict("note", "limit", done, text, rule, is_cause=True, changes=longer)
     usual_steps, num_epochs = 0 if config.kind == "images" else NUM_STEPS, len(history.epochs)
     verdict = has_settled(history, usual_steps)
-    if not status:
+    if status.ok is False:
         short = TOO_EARLY if TOO_EARLY in status.message.lower() else status.message.rstrip(".")
         verdict = replace(verdict, level="note", about="limit", short=short, text=sentence(f"{status}"), is_cause=True)
         if longer:
