@@ -177,7 +177,7 @@ def test_an_advised_limit_counts_the_start_and_is_not_too_long(start, seconds, t
     assert longer_limit(start, seconds, 40, times) == limit
     if not seconds:
         deadline = Deadline(8.0, time.perf_counter() - start)  # here, the imports took longer than the limit
-        assert deadline.longer(40) == limit
+        assert min(deadline.longer(40), deadline.rest().longer(40)) >= limit
 
 
 def test_options_are_written_in_one_way(pyro_bnn, tmp_path):

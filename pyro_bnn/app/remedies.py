@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from .config import RunConfig
 
 if TYPE_CHECKING:
-    from ..inference.history import History  # loads torch, which `pyro-bnn --help` must not
-    from ..inference.mcmc import MCMCPosterior
+    from ..inference.mcmc import MCMCPosterior  # loads torch, which `pyro-bnn --help` must not
 
 MANIFEST = "manifest.json"  # the file by which a folder of this program is recognised
 MORE = 4  # heuristic: multiple of their epochs, or of their draws, that fits which are too short should get
@@ -30,13 +29,13 @@ def no_run(run: str | Path, why: str) -> FileNotFoundError:
     return FileNotFoundError(f"{run} holds no training run{why}; make one with `pyro-bnn train`.")
 
 
-def more_time(config: RunConfig, history: "History", start: float) -> str:
-    """Return the remedy for a variational fit that reached the time limit, `start` seconds of which were preparation.
+def more_time(config: RunConfig, start: float, seconds: float) -> str:
+    """Return the remedy for a variational fit that reached the time limit.
 
-    All epochs get their full time, however long that is, since it is known.
+    The first epoch ended after `start` seconds, and each other one takes `seconds`. All epochs get their full time,
+    however long that is, since it is known.
     """
-    seconds = math.fsum(record.seconds for record in history.epochs) * config.epochs / len(history.epochs)
-    limit = 10 * math.ceil((start + seconds) / 10)
+    limit = 10 * math.ceil((start + config.epochs * seconds) / 10)
     # For tables and arrays, the next run might draw chains without --method svi.
     method = "" if config.kind == "images" else "--method svi "
     return f"Train longer: {method}--time-limit {limit} should suffice for all {config.epochs:,} epochs."

@@ -151,10 +151,12 @@ def _fit_svi(
     shown = FitProgress(config, data, deadline, shown=Processes.present().is_first)
     limits = [] if deadline is None else [TimeLimit(deadline.at(1.0))]
 
+    ends: list[float] = []  # of the epochs
+
     def note(history: History) -> None:
+        ends.append(time.perf_counter())
         folder.note(f"{len(history.epochs)} of {config.epochs} epochs")
 
-    start = time.perf_counter() - begin
     with own_code(config.net), shown:
         posterior = fit_svi(
             model,
@@ -174,7 +176,9 @@ def _fit_svi(
             seed=config.seed,
         )
     if words := cut_short(config, posterior.history):
-        posterior.status = Status(False, f"{words}.", remedy=more_time(config, posterior.history, start))
+        num_before, last = len(ends) - 1, posterior.history.epochs[-1].seconds
+        seconds = (ends[-1] - ends[0]) / num_before if num_before else last  # of an epoch and its callbacks
+        posterior.status = Status(False, f"{words}.", remedy=more_time(config, ends[0] - begin, seconds))
     elif posterior.status:
         done = f"completed after {len(posterior.history.epochs)} of {config.epochs} epochs{posterior.status.detail}."
         posterior.status = Status(True, done)  # without the ELBO, which `train` prints in the units of the target

@@ -21,6 +21,7 @@ FEWEST_STEPS = 1000  # heuristic: if a chain has fewer steps than this, a variat
 PROBE_SECONDS = 0.1  # heuristic: CPU seconds over which the load of the machine is measured
 NUM_CHAINS, NUM_SEARCH_CHAINS = 8, 4  # number of chains in the fit, and in each run that compares models
 MORE, FULL = 4.0, 0.5  # heuristic: an advised limit is for at most `MORE` fits; a full one takes this share of its time
+MOST_SLOW = 2.0  # heuristic: a busy machine gets at most this multiple of the time, since other programs may end
 
 
 def energy_error(*, is_longest: bool) -> float:
@@ -80,6 +81,7 @@ class Budget:
 class Deadline:
     seconds: float
     begin: float  # by the clock `time.perf_counter`
+    start: float = 0.0  # seconds of preparation before the beginning
 
     @classmethod
     def after(cls, seconds: float | None, begin: float | None = None) -> "Deadline | None":
@@ -98,9 +100,13 @@ class Deadline:
         """Return how many seconds remain until the time that :meth:`at` returns; negative if this time has passed."""
         return self.at(share) - time.perf_counter()
 
+    def rest(self) -> "Deadline":
+        """Return a deadline that begins now, so that shares of its limit are shares of the time that is left."""
+        return Deadline(self.left(), time.perf_counter(), self.start + self.used)
+
     def longer(self, num_rows: int, times: float = MORE) -> int:
         """Return the limit that is advised because chains need `times` the time that is left; see `longer_limit`."""
-        return longer_limit(self.used, max(self.left(), 0.0), num_rows, times)
+        return longer_limit(self.start + self.used, max(self.left(), 0.0), num_rows, times, min(slowdown(), MOST_SLOW))
 
     @property
     def used(self) -> float:  # seconds since the beginning
@@ -112,12 +118,13 @@ def num_cores() -> int:
     return min(torch.get_num_threads(), NUM_SEARCH_CHAINS)
 
 
-def longer_limit(start: float, seconds: float, num_rows: int, times: float = MORE) -> int:
+def longer_limit(start: float, seconds: float, num_rows: int, times: float = MORE, slow: float = 1.0) -> int:
     """Return the time limit to advise if chains need `times` the `seconds` they had, or 0 if it is unlikely to suffice.
 
-    `start` has the seconds before the fit, such as imports. Chains get at least the time of a fit without a limit.
+    `start` has the seconds before the fit, such as imports. Chains get at least the time of a fit without a limit, on a
+    machine that is slower by the factor `slow` since other programs run.
     """
-    usual = Budget.of_rows(num_rows).seconds / num_cores()
+    usual = slow * Budget.of_rows(num_rows).seconds / num_cores()
     if times > MORE and seconds >= FULL * usual:
         return 0
     return 10 * math.ceil((start + max(min(times, MORE) * seconds, usual)) / 10)
