@@ -1,6 +1,5 @@
 """Loads the data of runs: image sets, tables and arrays."""
 
-import math
 import shlex
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -119,10 +118,7 @@ def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
 def without_held_out(
     training: Sequence[int], config: RunConfig, cells: Cells | None = None
 ) -> tuple[list[int], list[int]]:
-    """Divide training rows into rows for the fit and rows for calibration.
-
-    The latest rows by the dates or numbers in `cells` are for calibration, or random rows if `cells` is None.
-    """
+    """Divide training rows into rows to fit, and rows to calibrate: the last ones by `cells`, or random ones."""
     if not config.calibrate:
         return [*training], []
     if cells is None:
@@ -130,11 +126,10 @@ def without_held_out(
     else:
         fitted, held_out = last_rows(replace(cells, texts=cells.texts.iloc[[*training]]), config.calibrate)
     if len(held_out) < FEWEST_HELD_OUT:
-        share = math.ceil(100 * FEWEST_HELD_OUT / len(training)) / 100
-        raised = f"pass --calibrate {share:g}, or leave it out" if share < 0.5 else "leave it out, or add rows"
+        remedy = "raise it" if 2 * FEWEST_HELD_OUT <= len(training) else "add rows"
         raise ValueError(
             f"--calibrate {config.calibrate:g} holds out {len(held_out)} of {len(training)} training rows, and "
-            f"intervals of {100 * MOST_CERTAIN:.0f} % need {FEWEST_HELD_OUT}; {raised}."
+            f"intervals of {100 * MOST_CERTAIN:.0f} % need {FEWEST_HELD_OUT}; {remedy}, or leave it out."
         )
     return [training[row] for row in fitted], [training[row] for row in held_out]
 
