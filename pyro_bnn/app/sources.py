@@ -126,7 +126,7 @@ def without_held_out(
     else:
         fitted, held_out = last_rows(replace(cells, texts=cells.texts.iloc[[*training]]), config.calibrate)
     if len(held_out) < FEWEST_HELD_OUT:
-        remedy = "raise it" if 2 * FEWEST_HELD_OUT <= len(training) else "add rows"
+        remedy = "raise it" if len(training) >= 2 * FEWEST_HELD_OUT else "add rows"
         raise ValueError(
             f"--calibrate {config.calibrate:g} holds out {len(held_out)} of {len(training)} training rows, and "
             f"intervals of {100 * MOST_CERTAIN:.0f} % need {FEWEST_HELD_OUT}; {remedy}, or leave it out."

@@ -216,8 +216,9 @@ def train(
         history = known.facts.in_units(posterior.history)
         last, length = history.epochs[-1], of_length(config, history, posterior.status)
         if length.level != "good":
-            said = f"{sentence(length.short)}. {posterior.status.remedy}" if not posterior.status else length.text
-            advice, style = [*advice, said.rstrip()], "yellow"
+            is_bad = posterior.status.ok is False
+            said = f"{sentence(length.short)}. {posterior.status.remedy}".rstrip() if is_bad else length.text
+            advice, style = [*advice, said], "yellow"
         epochs = f"{len(history.epochs):,} of {config.epochs:,} epochs"
         cost = f", negative ELBO {-last.elbo / len(known.x_train):.4f} nats per image" if is_image else ""
         lines["fit"] = f"{took}, {epochs}{cost}"
