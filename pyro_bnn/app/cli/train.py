@@ -215,9 +215,9 @@ def train(
 
         history = known.facts.in_units(posterior.history)
         last, length = history.epochs[-1], of_length(config, history, posterior.status)
-        if length.level != "good":
-            is_bad = posterior.status.ok is False
-            said = f"{sentence(length.short)}. {posterior.status.remedy}".rstrip() if is_bad else length.text
+        remedy, is_bad = posterior.status.remedy, posterior.status.ok is False
+        finding = "" if length.level == "good" else f"{sentence(length.short)}." if is_bad else length.text
+        if said := f"{finding} {remedy if is_bad or limit_in(remedy) else ''}".strip():
             advice, style = [*advice, said], "yellow"
         epochs = f"{len(history.epochs):,} of {config.epochs:,} epochs"
         cost = f", negative ELBO {-last.elbo / len(known.x_train):.4f} nats per image" if is_image else ""
