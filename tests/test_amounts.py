@@ -14,9 +14,8 @@ from pyro_bnn.app import runs, sources
 from pyro_bnn.app.own.amounts import TIME, numbers_or_amounts
 from pyro_bnn.app.own.cells import Cells
 from pyro_bnn.app.own.targets import Target, guessed, target_numbers
-from pyro_bnn.app.remedies import limit_in, time_for_chains
 from pyro_bnn.app.starting import new_config
-from pyro_bnn.auto.choosing import Deadline, UnsuitableError
+from pyro_bnn.auto.choosing import Deadline, UnsuitableError, longer_limit
 
 from .folders import train_run
 from .own_data import QUICK, houses, write_table
@@ -165,13 +164,20 @@ def test_the_share_inside_of_sets_is_told(pyro_bnn, tmp_path):
     assert (code, "in 80 %: " in err) == (0, True), err
 
 
-def test_a_limit_for_chains_is_longer_than_the_limit_that_was_too_short(tmp_path):
-    path = write_table(tmp_path / "t.csv", houses())
-    for limit in (8.0, 1000.0):
-        config = new_config(str(path), None, {"target": "price", "time_limit": limit})[0]
-        deadline = Deadline(config.time_limit, time.perf_counter() - 17)  # here, the imports took 17 s
-        said = time_for_chains(deadline, 40)
-        assert limit_in(said) >= max(4 * limit, 37)
+@pytest.mark.parametrize(
+    ("start", "seconds", "times", "limit"),
+    [
+        (17, 0, 4, 40),  # at least the time of a fit without a limit, which is 20 s for 40 rows on one core
+        (17, 60, 2, 140),
+        (17, 60, 4.1, 0),  # more than four times: unlikely to suffice
+        (3, 1, 99, 30),  # a very short fit tells little
+    ],
+)
+def test_an_advised_limit_counts_the_start_and_is_not_too_long(start, seconds, times, limit):
+    assert longer_limit(start, seconds, 40, times) == limit
+    if not seconds:
+        deadline = Deadline(8.0, time.perf_counter() - start)  # here, the imports took longer than the limit
+        assert min(deadline.longer(40), deadline.rest().longer(40)) >= limit
 
 
 def test_options_are_written_in_one_way(pyro_bnn, tmp_path):
@@ -180,23 +186,17 @@ def test_options_are_written_in_one_way(pyro_bnn, tmp_path):
         assert (code, "'--" in err, "`--" in err) == (2, False, False), err
 
 
-@pytest.mark.daily("True-*")
+@pytest.mark.daily("90-*")
 @pytest.mark.parametrize(
-    ("lacks_time", "remedy"),
+    ("enough", "remedy"),
     [
-        (True, r"For chains, which are often more accurate, pass --time-limit (\d+)\."),
-        (False, r"Train longer: --method svi --time-limit (\d+) should suffice for all 3,000 epochs\."),
+        (90, r"For chains, which are often more accurate, pass --time-limit (\d+)\."),
+        (0, r"Train longer: --method svi --time-limit (\d+) should suffice for all 3,000 epochs\."),
     ],
 )
-def test_the_report_on_a_fit_that_was_cut_short_repeats_the_remedy(
-    pyro_bnn,
-    tmp_path,
-    monkeypatch,
-    lacks_time,
-    remedy,
-):
+def test_the_report_on_a_fit_that_was_cut_short_repeats_the_remedy(pyro_bnn, tmp_path, monkeypatch, enough, remedy):
     def refuse(*args, **kwargs):
-        raise UnsuitableError("chains are impossible", lacks_time=lacks_time)
+        raise UnsuitableError("chains are impossible", enough=enough)
 
     monkeypatch.setattr(runs, "fit_chains", refuse)
     few = ("--hidden", 3, "--activation", "relu", "--prior", "normal:1", "--likelihood", "gaussian")
@@ -205,11 +205,11 @@ def test_the_report_on_a_fit_that_was_cut_short_repeats_the_remedy(
     code, out, _ = pyro_bnn("train", table, *options)
     assert code == 0
     assert "The fit is variational, since chains are impossible." in out
-    found = re.search(remedy, out)
+    found = re.search(f"The time limit ended the training after [^.]*. ({remedy})$", out.splitlines()[-1])
     assert found, out
-    assert out.count(found[0]) == 1
+    assert out.count("--time-limit") == 1
     _, out, _ = pyro_bnn("report", tmp_path / "run")
     ended = r"\nnote:     The time limit ended the training after \d+ of 3,000 epochs\. "
-    assert re.search(ended + re.escape(found[0]) + "\n", out)
+    assert re.search(ended + re.escape(found[1]) + "\n", out)
     command = next(line for line in out.splitlines() if line.startswith("pyro-bnn train"))
-    assert f" --time-limit {found[1]} " in command
+    assert f" --time-limit {found[2]} " in command

@@ -142,6 +142,7 @@ def test_one_conclusion_is_drawn_and_the_command_follows_it(before, after, width
     found = BeforeAndAfter(20, 200, False, False, rows)
     assert said in found.conclusion
     assert ({"calibrate": 0.2} | found.changes(0.2)) == {"calibrate": share}
+    assert found.changes(0.5) == ({} if share else {"calibrate": None})  # no more rows than half of them
     config = SimpleNamespace(seed=0, net="mlp", kind="table", dataset="houses.csv")
     subject = SimpleNamespace(config=config, asked={"calibrate": 0.2}, run=Path("run"))
     assert ("--calibrate" in training_command(subject, "2", found.changes(0.2))) == (share is not None)
@@ -295,7 +296,7 @@ def test_a_pruned_copy_is_calibrated_anew(pyro_bnn, place):  # noqa: F811
     [
         (
             ("--calibrate", 0.02),
-            "holds out 6 of 320 training rows, and intervals of 95 % need 19; raise it, or leave it",
+            "holds out 6 of 320 training rows, and intervals of 95 % need 19; raise it, or leave it out",
         ),
         (("--calibrate", 0.999), "--calibrate must leave a row to calibrate and two to fit, got 0.999 for 320 rows"),
         (("--calibrate", 1), "--calibrate must be at least 0 and below 1, got 1.0."),

@@ -58,8 +58,8 @@ def test_a_time_limit_begins_with_the_command(pyro_bnn, tmp_path, monkeypatch):
         times.append(time.perf_counter())
         yield
 
-    def stopped(*args, deadline, **kwargs):
-        found.append(deadline)
+    def stopped(*args, begin, **kwargs):
+        found.append(begin)
         raise ValueError("stop")
 
     loaded = []
@@ -68,8 +68,7 @@ def test_a_time_limit_begins_with_the_command(pyro_bnn, tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "fit", stopped)
     table = write_table(tmp_path / "houses.csv", houses())
     pyro_bnn("train", table, "--target", "price", "--time-limit", 9, "--out", tmp_path / "run")
-    assert found[0].seconds == 9
-    assert found[0].begin <= times[0]  # before the imports
+    assert found[0] <= times[0]  # before the imports
     assert loaded == ["..reports.page"]  # so that little is left to do after the fit
 
 
@@ -105,9 +104,9 @@ def test_an_error_fits_the_terminal(monkeypatch, columns):
         ("Chosen: 3 relu units (best of 5 networks, log-density ...).", ""),
         (
             "A linear model, gaussian; 4 networks not compared, for lack of time (a larger ...).",
-            "Chosen: a linear model (4 of 5 networks not compared, for lack of time; pass --time-limit 40).",
+            "Chosen: a linear model (4 of 5 networks not compared, for lack of time).",
         ),
     ],
 )
 def test_a_comparison_that_time_cut_short_is_said(sentence, said):
-    assert on_choice(replace(OWN, hidden=(), time_limit=10.0), Choice(sentence), 9.0) == said
+    assert on_choice(replace(OWN, hidden=(), time_limit=10.0), Choice(sentence)) == said

@@ -75,7 +75,7 @@ def test_each_command_gives_its_results_as_json(pyro_bnn, tmp_path):
     assert "next: pyro-bnn evaluate" in words
     assert trained["config"] == json.loads((run / "config.json").read_text())
     assert trained["config"]["epochs"] == len(trained["accuracy"]["test"]) == trained["last_epoch"]["epoch"] + 1 == 2
-    assert trained["status"]["ok"]
+    assert trained["status"]["ok"] is None  # too few steps to tell
     assert trained["pictures"] == ["accuracy.png"]
     assert trained["folder"] == str(run)
 

@@ -170,6 +170,12 @@ def test_too_many_rows_for_chains_are_told(monkeypatch, short):
         pb.fit(curve(), wave(), method="mclmc", seed=0)
 
 
+def test_chains_that_a_limit_makes_impossible_name_a_limit_that_is_enough():
+    with pytest.raises(UnsuitableError, match=r"; pass `time_limit=(\d0)`, or use method=\"svi\"") as caught:
+        pb.fit(curve(), wave(), method="mclmc", time_limit=0.01, seed=0)
+    assert caught.value.enough >= 20
+
+
 @pytest.mark.parametrize("is_list", [False, True])
 def test_a_loader_gets_a_variational_fit(is_list, short):
     x, y = wave()
@@ -320,7 +326,7 @@ def test_with_too_little_time_the_fit_is_variational_and_ends_at_the_limit(monke
     monkeypatch.setattr(choosing._in_time, "slowdown", lambda: 1e6)
     with pytest.warns(pb.ConvergenceWarning) as warned:
         posterior = pb.fit(curve(), wave(), time_limit=0.5, seed=0)
-    said = r"Variational .* of chains, .*`time_limit` of \d+0 s .* Not converged: cut short by the time limit, after"
+    said = r"Variational .* of chains, .* Not converged: cut short by the time limit, after .* A `time_limit` of \d+0 s"
     assert re.match(said, str(warned[0].message))
     assert len(warned) == 1
     assert "s of the time limit are left" in posterior.status.message

@@ -365,7 +365,7 @@ def test_a_notebook_shows_what_matters():
     comparison = objects()["comparison"]
     texts = Balance(comparison._repr_html_()).texts
     assert "seconds" in texts
-    assert " ".join(comparison.verdict.split()).replace("`", "") in " ".join(texts)
+    assert "".join(comparison.verdict.split()).replace("`", "") in "".join("".join(texts).split())
 
 
 def test_numbers_are_aligned_at_the_right_and_names_at_the_left():

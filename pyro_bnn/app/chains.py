@@ -2,6 +2,7 @@
 
 import functools
 import re
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, cast
@@ -20,6 +21,7 @@ from ..auto.choosing import (
     UnsuitableError,
     fit_best,
     has_few_values,
+    longer_limit,
     open_designs,
 )
 from ..inference.mcmc import LARGEST_WITHIN, MCMCPosterior, Modes
@@ -32,7 +34,7 @@ from .config import RunConfig
 from .datasets import Dataset
 from .numbers import percent
 from .recipes import CHOSEN
-from .remedies import longer_chains, longer_limit
+from .remedies import longer_chains
 from .specs import make_prior, prior_spec
 
 CLOSE_CLASSES, CLOSE_NUMBERS = 0.05, 0.2
@@ -68,9 +70,18 @@ class Choice:
 
 
 def fit_chains(
-    config: RunConfig, data: Dataset, *, given: Collection[str], deadline: Deadline | None, device: str
+    config: RunConfig,
+    data: Dataset,
+    *,
+    given: Collection[str],
+    deadline: Deadline | None,
+    device: str,
+    begin: float,
 ) -> tuple[RunConfig, Choice, BayesianModel, MCMCPosterior]:
-    """Choose the settings in `CHOSEN` that are not in `given`, and draw the weights of the chosen network by chains."""
+    """Choose the settings in `CHOSEN` that are not in `given`, and draw the weights of the chosen network by chains.
+
+    `begin` is the time at which the command began, by the clock `time.perf_counter`.
+    """
     if device != "cpu" or Processes.present().are_many:
         raise UnsuitableError("chains in C run on a CPU, in one process")
     fixed = _fixed(config, data, given)
@@ -83,24 +94,25 @@ def fit_chains(
         progress=True,
         seed=config.seed,
     )
-    found = replace(configs[chosen.name], method="mclmc")
-    status, modes = with_verdict(chosen, found), chosen.posterior.modes
-    if are_short(modes):
-        status = replace(
-            status, is_slight=are_slightly_short(drift(chosen.model, chosen.posterior, data.x_train), modes)
-        )
-    chosen.posterior.status = status
-    return found, Choice(chosen.choice), chosen.model, chosen.posterior
+    found, posterior = replace(configs[chosen.name], method="mclmc"), chosen.posterior
+    if are_short(posterior.modes):
+        change = drift(chosen.model, posterior, data.x_train)
+        posterior.status = replace(posterior.status, is_slight=are_slightly_short(change, posterior.modes))
+    posterior.status, choice = with_verdict(chosen, found), Choice(chosen.choice)
+    seconds = posterior.seconds or 0.0
+    limit_for = functools.partial(longer_limit, time.perf_counter() - begin - seconds, seconds, len(data.x_train))
+    remedy = longer_chains(posterior, choice.not_compared[0], limit_for)
+    posterior.status = replace(posterior.status, remedy=remedy)
+    return found, choice, chosen.model, posterior
 
 
 def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
-    """Return the status of chains. It says whether the chains were long enough and, if not, how to get longer ones."""
+    """Return the status of chains, whose message says whether they were long enough."""
     status, modes, limit = chosen.posterior.status, chosen.posterior.modes, LARGEST_WITHIN
     if modes is None:
-        return replace(status, remedy="")
+        return status
     has_one = has_one_mode(config)
-    finding = finding_on(modes, has_one_mode=has_one)
-    more, agreement = longer_chains(config, chosen.posterior, modes), f"{modes}."
+    finding, agreement = finding_on(modes, has_one_mode=has_one), f"{modes}."
     if has_one:
         agreement = (
             f"R-hat within chains is up to {modes.within.max():.2f}, between them {modes.between:.2f}; "
@@ -108,10 +120,10 @@ def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
         )
     message = chosen.in_words(agreement)
     if finding == "short":
-        return replace(status, message=message, remedy=more)
+        return replace(status, message=message)
     if finding == "disagreeing":
         said = f"R-hat between chains is above {limit}, but a linear model has one mode, so the chains are too short."
-        return replace(status, ok=False, message=f"{message} {said}", remedy=more)
+        return replace(status, ok=False, message=f"{message} {said}")
     verdict = f"R-hat within chains is at most {limit}, so each chain is long enough for the mode that it is in."
     if finding == "agreeing":
         verdict = f"R-hat is at most {limit} within and between chains, so the chains are long enough."
@@ -143,14 +155,6 @@ def finding_on(modes: Modes | None, *, has_one_mode: bool) -> Finding:
     if modes.between <= LARGEST_WITHIN:
         return "agreeing"
     return "disagreeing" if has_one_mode else "in modes"
-
-
-def has_failed(posterior: MCMCPosterior) -> bool:
-    """Return whether many draws diverged, or the chains are too short to be checked.
-
-    Chains that can be checked, but are too short to explore their modes, have not failed: they often predict well.
-    """
-    return posterior.statistics.has_many_diverging or posterior.modes is None
 
 
 def are_short(modes: Modes | None) -> bool:
@@ -222,17 +226,15 @@ def in_plain_words(posterior: MCMCPosterior) -> str:
         return f"{count}: {MAY_CHANGE}"
     if are_short(posterior.modes):
         return f"{count}, but {HARDLY}"
-    return f"the sampler {'would need longer to be exact' if posterior.status.remedy else 'ran long enough'}"
+    return f"the sampler {'ran long enough' if posterior.status else 'would need longer to be exact'}"
 
 
-def on_choice(config: RunConfig, choice: Choice, seconds: float | None) -> str:
+def on_choice(config: RunConfig, choice: Choice) -> str:
     """Say which network was chosen if the time did not suffice to compare all networks; otherwise return ""."""
     num_slow, num_networks = choice.not_compared
     if not num_slow:
         return ""
-    limit = longer_limit(config, seconds)
-    remedy = f"pass --time-limit {limit:.0f}" if limit else "pass a larger --time-limit"
-    cut = f"{num_slow} of {num_networks} networks not compared, for lack of time; {remedy}"
+    cut = f"{num_slow} of {num_networks} networks not compared, for lack of time"
     return f"Chosen: {network_in_words(config)} ({cut})."
 
 

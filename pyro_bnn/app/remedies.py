@@ -3,19 +3,18 @@
 import math
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .config import RunConfig
 
 if TYPE_CHECKING:
-    from ..auto.choosing import Deadline
-    from ..inference.history import History  # loads torch, which `pyro-bnn --help` must not
-    from ..inference.mcmc import MCMCPosterior, Modes
+    from ..inference.mcmc import MCMCPosterior  # loads torch, which `pyro-bnn --help` must not
 
 MANIFEST = "manifest.json"  # the file by which a folder of this program is recognised
-MORE = 4  # heuristic: multiple of their time, or of their draws, that chains which are too short should get
-LEAST, MOST = 1.5, 10.0  # heuristic: limits of this multiple if R-hat tells how long chains must be
+MORE = 4  # heuristic: multiple of their epochs, or of their draws, that fits which are too short should get
+LEAST = 1.5  # heuristic: chains that are too short should get at least this multiple of their time
 TOO_EARLY = "the training stopped too early"
 MORE_EPOCHS = "Raise --epochs, or --lr."  # for a variational fit that still improved
 
@@ -30,23 +29,16 @@ def no_run(run: str | Path, why: str) -> FileNotFoundError:
     return FileNotFoundError(f"{run} holds no training run{why}; make one with `pyro-bnn train`.")
 
 
-def more_time(config: RunConfig, history: "History") -> str:
-    """Return the remedy for a variational fit that reached the time limit before its last epoch."""
+def more_time(config: RunConfig, start: float, seconds: float) -> str:
+    """Return the remedy for a variational fit that reached the time limit.
+
+    The first epoch ended after `start` seconds, and each other one takes `seconds`. All epochs get their full time,
+    however long that is, since it is known.
+    """
+    limit = 10 * math.ceil((start + config.epochs * seconds) / 10)
     # For tables and arrays, the next run might draw chains without --method svi.
-    options = f"{'' if config.kind == 'images' else '--method svi '}--time-limit {enough_time(config, history):.0f}"
-    return f"Train longer: {options} should suffice for all {config.epochs:,} epochs."
-
-
-def enough_time(config: RunConfig, history: "History") -> float:
-    """Return a time limit that suffices for all epochs, after a shorter limit has ended a variational fit."""
-    num_done = len(history.epochs)
-    seconds = math.fsum(record.seconds for record in history.epochs) / num_done * (config.epochs - num_done)
-    return 10.0 * math.ceil((config.time_limit + seconds) / 10)
-
-
-def time_for_chains(deadline: "Deadline", num_rows: int) -> str:
-    """Return the remedy for a time limit that was too short for chains."""
-    return f"For chains, which are often more accurate, pass --time-limit {deadline.longer(num_rows, MORE)}."
+    method = "" if config.kind == "images" else "--method svi "
+    return f"Train longer: {method}--time-limit {limit} should suffice for all {config.epochs:,} epochs."
 
 
 def limit_in(remedy: str) -> float:
@@ -55,31 +47,26 @@ def limit_in(remedy: str) -> float:
     return float(found[1]) if found else 0.0
 
 
-def longer_chains(config: RunConfig, posterior: "MCMCPosterior", modes: "Modes | None") -> str:
-    """Return the remedy for chains that are too short."""
-    if not (times := times_longer(posterior, modes)):
-        return "These are the longest chains of `train`, so a longer limit does not help: judge the run by its scores."
-    limit = longer_limit(config, posterior.seconds, times)
-    return f"For a more exact result, {f'try --time-limit {limit:.0f}' if limit else 'pass a larger --time-limit'}."
+def longer_chains(posterior: "MCMCPosterior", num_left_out: int, limit_for: Callable[..., int]) -> str:
+    """Return the remedy for chains, or for a comparison of networks, that had too little time; "" if there is none.
 
-
-def times_longer(posterior: "MCMCPosterior", modes: "Modes | None") -> float:
-    """Return the factor by which chains that are too short must become longer; 0 if they cannot become longer.
-
-    R-hat squared minus 1 is inversely proportional to the length. If R-hat is not known, the factor is `MORE`.
+    `num_left_out` is the number of networks that were not compared. `limit_for` returns the limit to advise if chains
+    must be longer by a factor, or 0. R-hat squared minus 1 is inversely proportional to the length.
     """
     from ..auto.choosing import MOST_STEPS_MADE  # imported late: loads torch
     from ..inference.mcmc import LARGEST_WITHIN
 
+    if num_left_out:
+        return f"To compare more networks, with longer chains, pass --time-limit {limit_for()}."
+    if posterior.status or posterior.status.is_slight or posterior.statistics.has_many_diverging:
+        return "" if posterior.status.is_slight else posterior.status.remedy
+    modes = posterior.modes
+    times: tuple[float, ...] = ()
     if MOST_STEPS_MADE in posterior.status.message:
-        return 0.0
-    if modes is None:
-        return MORE
-    r_hat = float(modes.within.max()) if modes.num_unexplored else modes.between
-    times = (r_hat**2 - 1) / (LARGEST_WITHIN**2 - 1)
-    return min(max(times, LEAST), MOST) if math.isfinite(times) else MORE
-
-
-def longer_limit(config: RunConfig, seconds: float | None, times: float = MORE) -> float:
-    """Return a longer limit for a fit; 0 if neither the old limit nor the fit's time is known."""
-    return 10.0 * math.ceil(times * (config.time_limit or seconds or 0.0) / 10)
+        times = (math.inf,)
+    elif modes is not None:
+        r_hat = float(modes.within.max()) if modes.num_unexplored else modes.between
+        times = (max((r_hat**2 - 1) / (LARGEST_WITHIN**2 - 1), LEAST),)
+    if limit := limit_for(*times):
+        return f"For a more exact result, pass --time-limit {limit}."
+    return "A longer --time-limit is unlikely to suffice: judge the run by its scores."

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,7 @@ from .folders import Folder, find_run
 from .manifest import CHECKPOINT, Manifest, has_manifest, verified
 from .own.network import own_code
 from .recipes import CHOSEN
-from .remedies import MORE_EPOCHS, TOO_EARLY, more_time, no_run, time_for_chains
+from .remedies import MORE_EPOCHS, TOO_EARLY, more_time, no_run
 from .specs import make_estimator, make_kl_weight, make_optimizer
 from .tracking import AccuracyCurve, AccuracyTracker, FitProgress
 from .validation import parsed
@@ -58,31 +59,36 @@ def fit(
     folder: Folder,
     *,
     given: Collection[str] = CHOSEN,
-    deadline: Deadline | None = None,
+    begin: float | None = None,
     device: str = "cpu",
     tell: Callable[[str], None] = lambda text: None,
 ) -> tuple[BayesianModel, RunPosterior]:
     """Train a model, and write a run to the folder. If the folder has a checkpoint, the training continues from it.
 
     The method "auto" chooses the settings in `CHOSEN` that are not in `given`, and writes them into the configuration.
-    Without `deadline`, the time limit of the configuration counts from this call. The function calls `tell` with a
-    sentence if chains are not possible, and if the time did not suffice to compare all networks.
+    The time limit of the configuration counts from `begin`, by the clock `time.perf_counter`, or from this call. The
+    function calls `tell` with a sentence if chains are not possible, and if the time did not suffice to compare all
+    networks.
     """
-    deadline = deadline or Deadline.after(config.time_limit or None)
+    begin = time.perf_counter() if begin is None else begin
+    deadline = Deadline.after(config.time_limit or None, begin)
+    fit_svi_run = functools.partial(_fit_svi, data=data, folder=folder, deadline=deadline, device=device, begin=begin)
     if config.method == "svi":
-        return _fit_svi(config, data, folder, deadline=deadline, device=device)
+        return fit_svi_run(config)
     try:
         fixed = CHOSEN if config.method == "mclmc" else given
-        found, choice, model, chains = fit_chains(config, data, given=fixed, deadline=deadline, device=device)
+        found, choice, model, chains = fit_chains(
+            config, data, given=fixed, deadline=deadline, device=device, begin=begin
+        )
     except UnsuitableError as error:
         if config.method == "mclmc":
-            raise ValueError(f"{error}; choose --method svi.") from error
-        variational, reason, remedy = replace(config, method="svi"), f"The fit is variational, since {error}.", ""
-        if deadline is not None and error.lacks_time:
-            remedy = time_for_chains(deadline, len(data.x_train))
-        tell(f"{reason} {remedy}".rstrip())
-        return _fit_svi(variational, data, folder, deadline=deadline, device=device, reason=reason, remedy=remedy)
-    if said := on_choice(found, choice, chains.seconds):
+            longer = f"pass --time-limit {error.enough}, or " if error.enough else ""
+            raise ValueError(f"{error}; {longer}choose --method svi.") from error
+        reason = f"The fit is variational, since {error}."
+        better = f"For chains, which are often more accurate, pass --time-limit {error.enough}."
+        tell(reason)
+        return fit_svi_run(replace(config, method="svi"), reason=reason, remedy=better if error.enough else "")
+    if said := on_choice(found, choice):
         tell(said)
     folder.write_json(CONFIG, found.to_dict())
     folder.write_json(DATA, plain(data.facts))
@@ -123,6 +129,7 @@ def _fit_svi(
     *,
     deadline: Deadline | None,
     device: str,
+    begin: float,
     reason: str = "",
     remedy: str = "",
 ) -> tuple[BayesianModel, GuidePosterior]:
@@ -144,7 +151,10 @@ def _fit_svi(
     shown = FitProgress(config, data, deadline, shown=Processes.present().is_first)
     limits = [] if deadline is None else [TimeLimit(deadline.at(1.0))]
 
+    ends: list[float] = []  # of the epochs
+
     def note(history: History) -> None:
+        ends.append(time.perf_counter())
         folder.note(f"{len(history.epochs)} of {config.epochs} epochs")
 
     with own_code(config.net), shown:
@@ -166,10 +176,14 @@ def _fit_svi(
             seed=config.seed,
         )
     if words := cut_short(config, posterior.history):
-        posterior.status = Status(False, f"{words}.", remedy=more_time(config, posterior.history))
+        num_before, last = len(ends) - 1, posterior.history.epochs[-1].seconds
+        seconds = (ends[-1] - ends[0]) / num_before if num_before else last  # of an epoch and its callbacks
+        posterior.status = Status(False, f"{words}.", remedy=more_time(config, ends[0] - begin, seconds))
     elif posterior.status:
         done = f"completed after {len(posterior.history.epochs)} of {config.epochs} epochs{posterior.status.detail}."
         posterior.status = Status(True, done)  # without the ELBO, which `train` prints in the units of the target
+    elif posterior.status.ok is None:
+        posterior.status = replace(posterior.status, message=posterior.status.finding, remedy=MORE_EPOCHS)
     elif posterior.status.remedy == LONGER:
         early = f"{TOO_EARLY}: {posterior.status.message}"
         posterior.status = replace(posterior.status, message=early, remedy=MORE_EPOCHS)

@@ -118,10 +118,7 @@ def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
 def without_held_out(
     training: Sequence[int], config: RunConfig, cells: Cells | None = None
 ) -> tuple[list[int], list[int]]:
-    """Divide training rows into rows for the fit and rows for calibration.
-
-    The rows for calibration are the latest by the dates or numbers in `cells`, or random ones if `cells` is None.
-    """
+    """Divide training rows into rows for the fit and rows for calibration: the latest by `cells`, or random ones."""
     if not config.calibrate:
         return [*training], []
     if cells is None:
@@ -129,9 +126,10 @@ def without_held_out(
     else:
         fitted, held_out = last_rows(replace(cells, texts=cells.texts.iloc[[*training]]), config.calibrate)
     if len(held_out) < FEWEST_HELD_OUT:
+        remedy = "raise it" if len(training) >= 2 * FEWEST_HELD_OUT else "add rows"
         raise ValueError(
             f"--calibrate {config.calibrate:g} holds out {len(held_out)} of {len(training)} training rows, and "
-            f"intervals of {100 * MOST_CERTAIN:.0f} % need {FEWEST_HELD_OUT}; raise it, or leave it out."
+            f"intervals of {100 * MOST_CERTAIN:.0f} % need {FEWEST_HELD_OUT}; {remedy}, or leave it out."
         )
     return [training[row] for row in fitted], [training[row] for row in held_out]
 

@@ -16,11 +16,9 @@ has the `name` and the `scores` of one kind of prediction. Without --calibrate, 
 `name`, `inside` (the share of the targets inside), `width`, and `thirds` (the share in each third of the test rows).
 """
 
-import re
-
 from ..remedies import quote
 from . import options
-from .output import MOST_ADVICE, STYLES, Output
+from .output import STYLES, Output
 from .stopping import loading
 
 EXAMPLES = (
@@ -58,6 +56,7 @@ def evaluate(
     """
     options.check_run(run)
     with loading():
+        from ..._core.summary import counted
         from .. import runs
         from ..folders import updating
         from ..own.network import own_code
@@ -85,8 +84,9 @@ def evaluate(
         if not is_image:
             found, verdicts, _ = verdicts_on(subject_of(run, config, trained, has_drivers=False))
             headline, usable, level = str(found), usability(verdicts), level_of(verdicts)
-            worst = re.split(r"; (?![^()]*\))", found.reasons.rstrip("."))[:MOST_ADVICE]  # the report has all
-            decision = f"{found.decision} {'; '.join(worst)}{'.' if found.reasons else ''}".rstrip()
+            faults = [verdict.text for verdict in verdicts if verdict.level != "good"]
+            more = f"({counted(len(faults) - 1, 'more finding')} in the report.)" if len(faults) > 1 else ""
+            decision = " ".join(filter(None, [found.decision, *faults[:1], more]))
             runs.write_verdict(folder, headline)
     output.table(f"{report}")
     output.say()

@@ -17,7 +17,7 @@ import pyro_bnn
 from ..numbers import together
 
 STYLES = {"good": "bold green", "note": "bold yellow", "problem": "bold red"}  # of verdicts
-MOST_ADVICE = 2  # largest number of faults that `train` and `evaluate` name; the report has all
+MOST_ADVICE = 2  # largest number of faults that `train` names; the report has all
 UNKNOWN_WIDTH = 80  # of a terminal that does not tell its width
 
 

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +24,7 @@ import typer
 from .. import recipes, specs
 from ..config import IMAGE_SETS, LEVEL, settings
 from ..numbers import in_series
-from ..remedies import quote
+from ..remedies import limit_in, quote
 from ..specs import TABLES
 from ..starting import check_given, columns_of, new_config
 from . import options
@@ -43,7 +42,6 @@ EXAMPLES = (
 
 MOST_DETAILS = 2  # largest number of notes on the use of columns; the report shows the use of each column
 INDENT = 11  # of what stands beside the names of results
-MOST_CORES = 4  # chains that compare networks at the same time
 
 
 @options.with_settings
@@ -132,23 +130,19 @@ def train(
     if out is not None:
         options.check_folder(out, force=force)
     with loading():
-        import torch
-
         from ..._core.summary import counted, in_time
-        from ...auto.choosing import Budget, Deadline
+        from ...auto.choosing import Budget, num_cores
         from ...inference.guides import GuidePosterior
         from .. import runs, sources
         from ..building import unused_globs
-        from ..chains import has_failed, in_plain_words
+        from ..chains import in_plain_words
         from ..folders import resuming, updating
         from ..manifest import CHECKPOINT
         from ..own.network import own_code
         from ..own.reading import WARNING
         from ..processes import joined, run_folder, shared
 
-        deadline = Deadline.after(given.get("time_limit") or None)
-        if deadline is not None:
-            deadline = replace(deadline, begin=begin)  # it counts the imports
+        if "time_limit" in given:
             import_module("..reports.page", __package__)  # needed after the fit, when the time is over
     output = Output("train", as_json=as_json)
     with ExitStack() as stack:
@@ -184,7 +178,7 @@ def train(
             for note in [*shown, *([where] if is_long else known.details)]:
                 output.say(note, style="yellow" if note.startswith(WARNING) else "")
             if config.method != "svi" and not config.time_limit and facts is None:
-                cores = min(torch.get_num_threads(), MOST_CORES)
+                cores = num_cores()
                 wait = in_time(round(Budget.of_rows(known.facts.num_train).seconds / cores))
                 output.say(
                     f"The fit takes about {wait} on {counted(cores, 'free core')}; --time-limit sets another time."
@@ -198,7 +192,7 @@ def train(
                 output.say(said, style="yellow")
 
         before = time.perf_counter() - begin
-        model, posterior = runs.fit(config, known, folder, given=[*given], deadline=deadline, device=device, tell=tell)
+        model, posterior = runs.fit(config, known, folder, given=[*given], begin=begin, device=device, tell=tell)
         config = runs.read_config(folder.path) if processes.is_first else config  # including what was chosen
     if not processes.is_first:
         return
@@ -222,24 +216,26 @@ def train(
 
         history = known.facts.in_units(posterior.history)
         last, length = history.epochs[-1], of_length(config, history, posterior.status)
-        if length.level != "good":
-            remedy = "" if posterior.status.remedy in " ".join(notes) else posterior.status.remedy  # it was told
-            said = length.text if posterior.status else f"{sentence(length.short)}. {remedy}".rstrip()
+        remedy, is_bad = posterior.status.remedy, posterior.status.ok is False
+        finding = "" if length.level == "good" else f"{sentence(length.short)}." if is_bad else length.text
+        if said := f"{finding} {remedy if is_bad or limit_in(remedy) else ''}".strip():
             advice, style = [*advice, said], "yellow"
         epochs = f"{len(history.epochs):,} of {config.epochs:,} epochs"
         cost = f", negative ELBO {-last.elbo / len(known.x_train):.4f} nats per image" if is_image else ""
         lines["fit"] = f"{took}, {epochs}{cost}"
     else:
-        last, status = None, posterior.status
-        if status.remedy and (has_failed(posterior) or not status.is_slight):
-            advice, style = [*advice, status.remedy], "yellow"
+        last, remedy = None, posterior.status.remedy
+        if remedy:
+            cut = "The time limit cut this run short. " if config.time_limit and limit_in(remedy) else ""
+            advice, style = [*advice, f"{cut}{remedy}"], "yellow"
         lines["fit"] = f"{took}, {in_plain_words(posterior)}"
     notes += advice
     output.say(sources.trained_on(config, known))
     for number, (name, text) in enumerate(lines.items()):
         of_line = style if name == "fit" else "" if number else "bold"
         output.say(f"{name:{INDENT}s}{text}", style=of_line, indent=INDENT)
-    for said in advice[:MOST_ADVICE]:
+    ending = [said for said in advice if limit_in(said)]
+    for said in [said for said in advice if said not in ending][:MOST_ADVICE]:
         output.say(said, style="yellow")
     curve, pictures = runs.load_accuracy(place), []
     if curve is not None:
@@ -253,6 +249,8 @@ def train(
         test = f" (test: the {config.validation} validation images)" if config.validation else ""
         output.say(f"accuracy.csv, accuracy.json and {pictures[0]} in {place}{test}.")
     output.say(f"Saved in {place}; next: pyro-bnn evaluate {quote(place)}")
+    for said in ending:
+        output.say(said, style="yellow")
     output.document(
         folder=place,
         config=config.to_dict(),

@@ -100,8 +100,8 @@ class BeforeAndAfter:
             return f"Calibration made right {self.noun} worse ({harm}): train without --calibrate."
         if harm:
             return (
-                f"Calibration was needed for the {self.noun} of {needed}, but did harm ({harm}). Hold out more rows by "
-                "--calibrate, and look whether test rows differ from those that calibrate."
+                f"Calibration was needed for the {self.noun} of {needed}, but did harm ({harm}). Look whether test "
+                "rows differ from those that calibrate."
             )
         if needed:
             return f"Calibration was needed: before it, the {self.noun} of {needed} were wrong by more than chance."
@@ -111,9 +111,9 @@ class BeforeAndAfter:
 
     def changes(self, share: float) -> dict[str, float | None]:
         """If calibration did harm, return the setting to change: a larger share than `share`, or no calibration."""
-        if not self._harm:
+        if not self._harm or (self._needed and share >= MOST_SHARE):
             return {}
-        return {"calibrate": max(share, min(2 * share, MOST_SHARE)) if self._needed else None}
+        return {"calibrate": min(2 * share, MOST_SHARE) if self._needed else None}
 
     @property
     def is_wrong(self) -> bool:

@@ -2,6 +2,8 @@
 
 from ._budget import Budget as Budget
 from ._budget import Deadline as Deadline
+from ._budget import longer_limit as longer_limit
+from ._budget import num_cores as num_cores
 from ._choose import fit_best as fit_best
 from ._chosen import FEWEST_COMPARED as FEWEST_COMPARED
 from ._chosen import LONGEST as LONGEST

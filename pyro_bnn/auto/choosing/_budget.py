@@ -5,6 +5,8 @@ import math
 import time
 from dataclasses import dataclass
 
+import torch
+
 from ...inference.mcmc import MCLMC
 
 SECONDS_PER_ROW = 0.06  # heuristic: CPU seconds of a fit for each row; 1000 rows take half a minute on two cores
@@ -18,6 +20,8 @@ FINE_ENERGY_ERROR = 0.005  # heuristic: energy error of the longest chains
 FEWEST_STEPS = 1000  # heuristic: if a chain has fewer steps than this, a variational fit is better
 PROBE_SECONDS = 0.1  # heuristic: CPU seconds over which the load of the machine is measured
 NUM_CHAINS, NUM_SEARCH_CHAINS = 8, 4  # number of chains in the fit, and in each run that compares models
+MORE, FULL = 4.0, 0.5  # heuristic: an advised limit is for at most `MORE` fits; a full one takes this share of its time
+MOST_SLOW = 2.0  # heuristic: a busy machine gets at most this multiple of the time, since other programs may end
 
 
 def energy_error(*, is_longest: bool) -> float:
@@ -77,13 +81,14 @@ class Budget:
 class Deadline:
     seconds: float
     begin: float  # by the clock `time.perf_counter`
+    start: float = 0.0  # seconds of preparation before the beginning
 
     @classmethod
-    def after(cls, seconds: float | None) -> "Deadline | None":
-        """Return the deadline of a call that begins now; None without a limit."""
+    def after(cls, seconds: float | None, begin: float | None = None) -> "Deadline | None":
+        """Return the deadline of a call that began at `begin`, by default now; None without a limit."""
         if seconds is None:
             return None
-        begin = time.perf_counter()
+        begin = time.perf_counter() if begin is None else begin
         importlib.import_module("torch._dynamo")  # seconds, which the measured speed of a fit should not contain
         return cls(seconds, begin)
 
@@ -95,13 +100,34 @@ class Deadline:
         """Return how many seconds remain until the time that :meth:`at` returns; negative if this time has passed."""
         return self.at(share) - time.perf_counter()
 
-    def longer(self, num_rows: int, factor: float = 2.0) -> int:
-        """Return a limit in seconds that is probably enough for chains, at least `factor` times the present limit."""
-        return 10 * math.ceil(max(factor * self.seconds, self.used + Budget.of_rows(num_rows).seconds) / 10)
+    def rest(self) -> "Deadline":
+        """Return a deadline that begins now, so that shares of its limit are shares of the time that is left."""
+        return Deadline(self.left(), time.perf_counter(), self.start + self.used)
+
+    def longer(self, num_rows: int, times: float = MORE) -> int:
+        """Return the limit that is advised because chains need `times` the time that is left; see `longer_limit`."""
+        return longer_limit(self.start + self.used, max(self.left(), 0.0), num_rows, times, min(slowdown(), MOST_SLOW))
 
     @property
     def used(self) -> float:  # seconds since the beginning
         return time.perf_counter() - self.begin
+
+
+def num_cores() -> int:
+    """Return on how many cores a fit runs all the time."""
+    return min(torch.get_num_threads(), NUM_SEARCH_CHAINS)
+
+
+def longer_limit(start: float, seconds: float, num_rows: int, times: float = MORE, slow: float = 1.0) -> int:
+    """Return the time limit to advise if chains need `times` the `seconds` they had, or 0 if it is unlikely to suffice.
+
+    `start` has the seconds before the fit, such as imports. Chains get at least the time of a fit without a limit, on a
+    machine that is slower by the factor `slow` since other programs run.
+    """
+    usual = slow * Budget.of_rows(num_rows).seconds / num_cores()
+    if times > MORE and seconds >= FULL * usual:
+        return 0
+    return 10 * math.ceil((start + max(min(times, MORE) * seconds, usual)) / 10)
 
 
 def slowdown() -> float:

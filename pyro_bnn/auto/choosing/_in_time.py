@@ -70,6 +70,7 @@ def fit_in_time(
             f"after {deadline.used:.1f} s of imports and preparation",
             enough=deadline.longer(len(data[0])),
         )
+    limit, deadline = deadline.seconds, deadline.rest()
     with suppress(ImportError):
         optional("arviz", "ArviZ", "mcmc")  # loaded first, so that the plan counts the time that this takes
     most_steps = MOST_STEPS if max_draws is None else STEPS_PER_DRAW * max_draws
@@ -78,7 +79,7 @@ def fit_in_time(
     if _num_steps(lengths) < (fewest := min(FEWEST_STEPS, 2 * most_steps)):
         raise UnsuitableError(
             f"{len(data[0])} rows leave time for only {_num_steps(lengths)} steps of each of {lengths.num_chains} "
-            f"chains in {deadline.seconds:g} s, but at least {fewest} are needed",
+            f"chains in {limit:g} s, but at least {fewest} are needed",
             enough=deadline.longer(len(data[0]), fewest / _num_steps(lengths)),
         )
     has_few = len(data[0]) < FEWEST_COMPARED

@@ -25,12 +25,12 @@ class UnsuitableError(ValueError):
     Args:
         reason: Why they cannot.
         lacks_time: Whether more time would help.
-        enough: Time limit in seconds that is probably enough, if the user's limit was too short.
+        enough: Time limit to advise, if the user's limit was too short; otherwise 0.
     """
 
-    def __init__(self, reason: str, *, lacks_time: bool = False, enough: int | None = None) -> None:
+    def __init__(self, reason: str, *, lacks_time: bool = False, enough: int = 0) -> None:
         super().__init__(reason)
-        self.lacks_time, self.enough = lacks_time or enough is not None, enough
+        self.lacks_time, self.enough = lacks_time or enough > 0, enough
 
     def instead(self, status: Status, num_networks: int = 1) -> Status:
         """Return the status of a variational fit, with the reason why no chains were run.
@@ -40,15 +40,17 @@ class UnsuitableError(ValueError):
         """
         message = f"{status.message.rstrip('.')}. The fit is variational, since {self}."
         if num_networks > 1:
-            remedy = "; a larger time limit would allow it" if self.lacks_time else ""
+            remedy = "; a larger time limit would allow it" if self.lacks_time and not self.enough else ""
             message += f" The {num_networks} networks were not compared, and the first was fitted{remedy}."
-        before = "Variational inference was used in place of chains"
-        if self.enough is not None:
-            before += f", since the time limit was too short: a `time_limit` of {self.enough} s is probably enough"
+        before, remedy = "Variational inference was used in place of chains", status.remedy
+        if self.enough:
+            before += ", since the time limit was too short"
+            remedy = f"A `time_limit` of {self.enough} s is probably enough for chains."
             message = f"{before}. {message[0].upper()}{message[1:]}"
             if status:
-                warn_of_fit(f"{before}.", UserWarning)
-        return replace(status, message=message, verdict="" if status else f"{before}. {status.finding}")
+                warn_of_fit(f"{before}. {remedy}", UserWarning)
+        verdict = "" if status else f"{before}. {status.finding}"
+        return replace(status, message=message, remedy=remedy, verdict=verdict)
 
 
 def require_suitable(model: BayesianModel, x: Tensor) -> None:

@@ -295,9 +295,10 @@ def fit(
         return _chains(model, data, deadline, progress, seed)
     except UnsuitableError as error:
         if method == "mclmc":
-            more_time = "pass a longer `time_limit` in seconds, or " if error.lacks_time else ""
+            limit = f"`time_limit={error.enough}`" if error.enough else "a longer `time_limit` in seconds"
+            more_time = f"pass {limit}, or " if error.lacks_time else ""
             message = f'method="mclmc" cannot fit this model, since {error}; {more_time}use method="svi".'
-            raise UnsuitableError(message, lacks_time=error.lacks_time) from error
+            raise UnsuitableError(message, lacks_time=error.lacks_time, enough=error.enough) from error
         reason = error
     return variational(unsuitable=reason)
 

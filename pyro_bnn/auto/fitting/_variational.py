@@ -264,7 +264,7 @@ def fit_variational(
     settings += [] if estimator is None else [type(estimator).__name__]
     status = _status(fitted, ", ".join(settings), plateau, stopping, limit)
     status = status if unsuitable is None else unsuitable.instead(status)
-    if fitted.status.remedy in ("", svi.LONGER, svi.LOWER):  # `fit_svi` has warned of other problems
+    if fitted.status.remedy in ("", svi.FEW, svi.LONGER, svi.LOWER):  # `fit_svi` has warned of other problems
         warn_unless_ok(status)
     return with_learned(GuidePosterior(fitted.guide, status, fitted.history), model)
 
@@ -303,7 +303,7 @@ def _status(
 ) -> Status:
     before, num_epochs = fitted.status, len(fitted.history.epochs)
     said = f"{num_epochs} epochs, {settings}"
-    if not before and before.remedy != svi.LONGER:
+    if before.ok is False and before.remedy != svi.LONGER:
         return replace(before, message=f"{before.message} ({said})")
     settings, said = settings + before.detail, said + before.detail
     trend = plateau.trend

@@ -5,6 +5,7 @@ from ._batches import Data as Data
 from ._batches import count_batches as count_batches
 from ._batches import whole_data as whole_data
 from ._direct import direct_joint as direct_joint
+from ._fit import FEW as FEW
 from ._fit import LONGER as LONGER
 from ._fit import LOWER as LOWER
 from ._fit import PosteriorWarning as PosteriorWarning

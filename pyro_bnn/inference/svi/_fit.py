@@ -20,6 +20,7 @@ from ..._core.processes import Processes
 from ..._core.progress import progress_bar
 from ..._core.scope import Stream, warn_of_fit
 from ..._core.signatures import explained
+from ..._core.summary import counted
 from ...modelling.model import BayesianModel
 from ..estimators import Estimator
 from ..guides import GuidePosterior, problems_of
@@ -34,12 +35,13 @@ from ._pyro import as_module, check_model
 from ._step import Execution
 from ._svi_step import svi_step
 
-FEWEST_STEPS = 100  # heuristic: after fewer steps, a guide is still near its start, and is not checked for problems
+FEWEST_STEPS = 100  # heuristic: after fewer steps, a guide is still near its start, and a fit is hardly judged
 NOTABLE_FALL = 0.05  # heuristic: a fall of the objective by more than this fraction is not Monte Carlo noise
 LAST, FEWEST_LAST = 0.25, 20  # heuristic: the last part of a fit has this share of the steps, but at least this number
 NUM_ERRORS, NOTABLE_RISE = 4.0, 0.01  # heuristic: a rise exceeds so many standard errors and this fraction
 NUM_BLOCKS = 10  # a trend is fitted to the means of these blocks, whose errors hardly correlate in a converged fit
 LONGER = "Raise `num_epochs`, or the learning rate."  # if the objective of `fit_svi` still rises
+FEW = "Raise `num_epochs`."  # if there were too few steps to tell
 LOWER = "Lower the learning rate, or clip gradients (`clipped`)."  # if it fell
 
 
@@ -118,6 +120,7 @@ def fit_svi(
 
     Returns:
         The fitted guide as a posterior with `history` and `status`; ``history.path`` says how gradients were computed.
+        After fewer than 100 steps, the status is unknown unless the objective clearly rises or falls.
 
     Raises:
         ValueError: If the arguments do not match each other.
@@ -236,6 +239,10 @@ def _status(history: History, num_epochs: int, stopped: bool, features: str) -> 
                 remedy=LOWER,
             )
     rise = "" if stopped else _rise(history)
+    if not (rise or stopped) and len(history.elbo) < FEWEST_STEPS:
+        size = f"{counted(len(history.epochs), 'epoch')}, {counted(len(history.elbo), 'step')}"
+        few = f"not judged: too few steps to see a plateau ({size}); ELBO {last.elbo:.6g} nats{features}."
+        return Status(None, few, features, remedy=FEW)
     return Status(
         not rise, f"{done}{rise}; ELBO {last.elbo:.6g} nats{features}.", features, remedy=LONGER if rise else ""
     )

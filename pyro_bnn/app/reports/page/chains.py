@@ -11,7 +11,7 @@ from ....results import plotting
 from ...chains import HARDLY, MAY_CHANGE, SLIGHTLY_SHORT, fault_of, finding_on, has_one_mode, need_time
 from ...config import LEVEL, RunConfig
 from ...numbers import percent
-from ...remedies import longer_chains, longer_limit, times_longer
+from ...remedies import limit_in
 from ...runs import is_chains
 from ..pictures import Drawing, panel
 from .section import Section, Verdict, judged, sentence
@@ -104,13 +104,14 @@ def of_choice(subject: Subject) -> tuple[Verdict, ...]:
     num_slow, num_networks = (0, 0) if subject.choice is None else subject.choice.not_compared
     if not num_slow:
         return ()
-    limit = longer_limit(subject.config, subject.posterior.seconds)
+    status = subject.posterior.status
+    limit = limit_in(status.remedy)
     were = "was" if num_slow == 1 else "were"
     short = f"{num_slow} of {num_networks} networks {were} not compared, for lack of time"
-    remedy = f"To compare more, pass --time-limit {limit:.0f}." if limit else "To compare more, pass a --time-limit."
+    remedy = status.remedy if status or status.is_slight else ""  # otherwise the verdict on the chains has it
     rule = "Reported if the time limit ended the comparison of networks on held-out training rows."
     changes = {"time_limit": limit} if limit else {}
-    return (Verdict("note", "limit", short, f"{short}. {remedy}", rule, is_cause=True, changes=changes),)
+    return (Verdict("note", "limit", short, f"{short}. {remedy}".rstrip(), rule, is_cause=True, changes=changes),)
 
 
 def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) -> Verdict:
@@ -133,7 +134,7 @@ def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) 
     more = (
         "The sampler would need longer to be exact. The scores on test rows tell how good the predictions and "
         "intervals are. "
-        f"{longer_chains(config, posterior, modes)}"
+        f"{posterior.status.remedy}"
     )
     verdict = judged(
         "fit",
@@ -147,6 +148,5 @@ def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) 
     )
     if verdict.level != "note" or (finding == "short" and not is_doubtful):
         return verdict
-    times = times_longer(posterior, modes)
-    limit = longer_limit(config, posterior.seconds, times) if times else 0.0
+    limit = limit_in(posterior.status.remedy)
     return replace(verdict, is_cause=True, is_named=True, changes={"time_limit": limit} if limit else {})

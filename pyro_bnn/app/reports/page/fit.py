@@ -23,7 +23,7 @@ from ....results import plotting, pruning
 from ...chains import OF_NET
 from ...config import RunConfig, option_of, settings
 from ...numbers import percent
-from ...remedies import MORE, MORE_EPOCHS, TOO_EARLY, limit_in, longer_limit, times_longer
+from ...remedies import MORE, MORE_EPOCHS, TOO_EARLY, limit_in
 from ...runs import cut_short, is_chains
 from ...starting import NUM_STEPS, VARIATIONAL, method_for
 from ..pictures import Drawing, panel
@@ -81,7 +81,7 @@ def of_length(config: RunConfig, history: History, status: Status) -> Verdict:
         return Verdict("note", "limit", done, text, rule, is_cause=True, changes=longer)
     usual_steps, num_epochs = 0 if config.kind == "images" else NUM_STEPS, len(history.epochs)
     verdict = has_settled(history, usual_steps)
-    if not status:
+    if status.ok is False:
         short = TOO_EARLY if TOO_EARLY in status.message.lower() else status.message.rstrip(".")
         verdict = replace(verdict, level="note", about="limit", short=short, text=sentence(f"{status}"), is_cause=True)
         if longer:
@@ -288,11 +288,10 @@ def training_command(subject: Subject, ending: str, changes: Mapping[str, Any] |
 
 
 def longer(subject: Subject) -> dict[str, Any]:
-    """Return the settings of a longer training."""
+    """Return the settings of a longer training, or {} if it would not help."""
     posterior = subject.posterior
     if is_chains(posterior):
-        times = times_longer(posterior, posterior.modes)
-        limit = longer_limit(subject.config, posterior.seconds, times)
+        limit = limit_in(posterior.status.remedy)
         return {"time_limit": limit} if limit else {}
     return {"epochs": max(MORE * len(posterior.history.epochs), FEWEST_EPOCHS)}
 
