@@ -87,7 +87,7 @@ def sure(probs: torch.Tensor) -> float:
 
 print(f"plain network: accuracy {metrics.accuracy(plain_known, y_test):.1%}")
 print(
-    f"more than 90 % sure of {sure(plain_known):.1%} of the "
+    f"more than 90% sure of {sure(plain_known):.1%} of the "
     f"known and {sure(plain_unknown):.1%} of the unknown images"
 )
 
@@ -115,7 +115,7 @@ unknown_prediction = pb.predict(
 accuracy = metrics.accuracy(known_prediction.probs, y_test)
 print(f"Bayesian network: accuracy {accuracy:.1%}")
 print(
-    "more than 90 % sure of "
+    "more than 90% sure of "
     f"{sure(known_prediction.probs):.1%} of the known and "
     f"{sure(unknown_prediction.probs):.1%} of the unknown images"
 )
