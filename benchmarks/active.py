@@ -32,7 +32,6 @@ from ._results import (
     head_of,
     line_of,
     mean_and_error,
-    page_style,
     parser_of,
     read_rows,
     save_small,
@@ -213,7 +212,7 @@ PANELS = ("entropy", "BALD", "BatchBALD", "EPIG")
 def picture(points: Mapping[str, Mapping[int, MeanAndError]], path: Path) -> None:
     """Mean test errors in per cent by number of images: a panel for each method, beside random choice."""
     bands = "bands: one standard error on each side"
-    with page_style():
+    with plotting.style():
         axes = plotting.new_axes(1, len(PANELS), size=("page", 2.7))[0]
         for ax, method in zip(axes, PANELS, strict=True):
             grey = _line(ax, points.get("random", {}), color="0.5", marker="s", label="random choice")

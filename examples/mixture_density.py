@@ -192,7 +192,7 @@ def main(epochs: int) -> None:
             3 * NUM_COMPONENTS,
         ),
     }
-    axes = plotting.new_axes(1, 2, size=(6.2, 2.8))[0]
+    axes = plotting.new_axes(1, 2, size=("page", 3.2))[0]
     scores, cuts = {}, {}
     print("mean test log-likelihood, in nats:")
     for ax, (name, (likelihood, num_outputs)) in zip(
@@ -212,7 +212,7 @@ def main(epochs: int) -> None:
     found = [f"y = {y:.2f} (density {p:.1f})" for y, p in modes(cuts[mixture])]
     print(f"modes at x = {CUT}:", ", ".join(found))
 
-    left, right = plotting.new_axes(1, 2, size=(6.2, 2.8))[0]
+    left, right = plotting.new_axes(1, 2, size=("page", 3.2))[0]
     draw_cut(cuts, left)
     draw_parts(shown, data[0], right)
     plotting.save(axes, "mixture_density.png")

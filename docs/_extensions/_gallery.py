@@ -14,8 +14,8 @@ from sphinx.application import Sphinx
 from sphinx_gallery.directives import imgsgnode
 from sphinx_gallery.scrapers import figure_rst, matplotlib_scraper
 
-DPI = 120
-"""Pixels per inch: a figure of 6.2 inches is as wide as the text, and its letters of 7 points have 12 pixels."""
+DPI = 250
+"""Pixels per inch, as in the pictures of other pages."""
 
 DARK_IS_MUCH = ("Blues", "Greys", "binary", "gray_r")
 """Colour maps that may be turned to light on dark: they begin with the white of the ground."""

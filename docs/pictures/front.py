@@ -124,7 +124,6 @@ def votes(options: argparse.Namespace, known: tuple) -> tuple[Tensor, Tensor, tu
         optimizer=optimizer(2e-3, num_epochs),
         num_epochs=num_epochs,
         batch_size=128,
-        kl_weight=0.3,
         progress=True,
         seed=options.seed,
     )

@@ -38,8 +38,6 @@ BLUE, VERMILION, *_ = plotting.PALETTE
 BAND = "#A6CFE8"
 
 Predictions = Mapping[str, pb.uncertainty.RegressionPrediction]
-LETTERS = ("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")
-"""Letters of all pictures have 8 points, so that they can be read where a page is 600 pixels wide."""
 
 
 @dataclass(frozen=True)
@@ -352,7 +350,7 @@ PICTURES: Mapping[str, Callable[[Path, bool], None]] = {
 
 def draw(name: str, out: Path, quick: bool) -> None:
     """Make one picture in the library's style."""
-    with plotting.style(), matplotlib.rc_context(dict.fromkeys(LETTERS, 8)):
+    with plotting.style():
         PICTURES[name](out, quick)
 
 

@@ -56,14 +56,14 @@ print(f"mean squared errors: {min(errors):.2f} to {max(errors):.2f}")
 print("at x = 1:", ", ".join(f"{curve[-1].item():.1f}" for curve in curves))
 
 with plotting.style():
-    ax = plotting.new_axes(1, 1, size=(6.2, 3.1))[0, 0]
+    ax = plotting.new_axes(1, 1, size=("page", 3.5))[0, 0]
     ax.plot(grid, truth, ":", color="C1", label="truth")
     ax.plot(x, y, ".", color="black", markersize=4, label="data")
     for curve in curves:
         (line,) = ax.plot(grid, curve, "-", color="C0", alpha=0.6)
     line.set_label("eight trained networks")
     ax.set(xlabel="x", ylabel="y", xlim=(-1, 1), ylim=(-30, 30))
-    ax.figure.legend(loc="outside upper center", ncols=3)
+    ax.figure.legend(loc="outside upper left", ncols=3)
 plt.show()
 
 # %%
@@ -98,18 +98,18 @@ print("random weights:", ", ".join(model.site_names))
 
 torch.manual_seed(1)
 with plotting.style():
-    ax = plotting.new_axes(1, 1, size=(6.2, 3.1))[0, 0]
+    ax = plotting.new_axes(1, 1, size=("page", 3.5))[0, 0]
     with torch.no_grad():
         for _ in range(30):
             (line,) = ax.plot(grid, model(grid), "-", color="C0", alpha=0.4)
     line.set_label("30 networks from the prior")
     ax.plot(x, y, ".", color="black", markersize=4, label="data")
     ax.set(xlabel="x", ylabel="y", xlim=(-1, 1))
-    ax.figure.legend(loc="outside upper center", ncols=2)
+    ax.figure.legend(loc="outside upper left", ncols=2)
 plt.show()
 
 # %%
-# *Networks from the prior: their values have about the size of the data, and none has the shape of the data.*
+# *Networks from the prior: their values are about as large as the data, but no curve has the shape of the data.*
 #
 # If the prior scale were 0.1, all functions would be flat lines near 0. If it were 10, they would reach thousands. 200
 # points will be enough to pull these functions into the shape of the sine. Outside the data nothing pulls them, so the
@@ -152,7 +152,7 @@ for place in (-1.0, -0.25, 0.0, 0.25, 1.0):
     print(f"{place:5.2f}   {epistemic[row]:12.2f}   {aleatoric[row]:12.2f}")
 
 with plotting.style():
-    left, right = plotting.new_axes(1, 2, size=(6.2, 3.1))[0]
+    left, right = plotting.new_axes(1, 2, size=("page", 3.5))[0]
     plotting.regression_bands(
         grid, prediction, data=(x, y), truth=truth, ax=left
     )
@@ -164,7 +164,7 @@ with plotting.style():
     right.set(title="20 of the networks behind them", xlabel="x")
     right.set(xlim=(-1, 1), ylim=(-35, 30))
     left.get_legend().remove()
-    left.figure.legend(loc="outside upper center", ncols=5)
+    left.figure.legend(loc="outside upper left", ncols=5)
 plt.show()
 
 # %%
@@ -201,14 +201,14 @@ for name, rows in (("inside the data", ~outside), ("outside", outside)):
 fitted = pb.fit(model, (x, y), method="svi", seed=0)
 print(fitted.status)
 
-axes = plotting.new_axes(1, 3, size=(6.2, 2.2))[0]
+axes = plotting.new_axes(1, 3, size=("page", 2.5))[0]
 plotting.loss_curves(fitted.history, axes)
 plt.show()
 
 # %%
-# *The ELBO and its two terms. At the end, the ELBO no longer rises: the fit was long enough. The ELBO rose from -33 to
-# -2.6 nats per row in the epochs that are left out, beside which the end would look flat. The pale curves are the
-# values of each epoch, and the lines their moving averages.*
+# *The ELBO and its two terms. At the end, the ELBO no longer rises: the fit was long enough. The first epochs are left
+# out. In them, the ELBO rose from -33 to -2.6 nats per row, so an axis for all epochs would hide how it ends. The pale
+# curves are the values of each epoch, and the lines their moving averages.*
 #
 # **Common mistake: stopping too early.** The standard deviations converge long after the means. Check these curves
 # before you look at predictions.
@@ -247,7 +247,7 @@ print(
 )
 
 with plotting.style():
-    axes = plotting.new_axes(1, 2, size=(6.2, 3.1))[0]
+    axes = plotting.new_axes(1, 2, size=("page", 3.5))[0]
     for ax, name, shown in zip(
         axes,
         ("mean field", "mean field, KL weight 0"),
@@ -258,7 +258,7 @@ with plotting.style():
         ax.set(title=name, ylim=(-30, 30))
         ax.get_legend().remove()
     entries = axes[0].get_legend_handles_labels()
-    axes[0].figure.legend(*entries, loc="outside upper center", ncols=5)
+    axes[0].figure.legend(*entries, loc="outside upper left", ncols=5)
 plt.show()
 
 # %%

@@ -34,7 +34,7 @@ print(
     f"{len(x_test)} test images, {len(unknown)} unknown ones"
 )
 
-axes = plotting.new_axes(2, 8, size=(6.2, 1.9))
+axes = plotting.new_axes(2, 8, size=("page", 2.1))
 for row, (name, images) in zip(
     axes, (("known", x_test), ("unknown", unknown)), strict=True
 ):
@@ -127,7 +127,7 @@ print(
 #
 # Let each of the 100 drawn networks vote for its most probable class:
 
-axes = plotting.new_axes(2, 6, size=(6.2, 2.7))
+axes = plotting.new_axes(2, 6, size=("page", 3))
 pictures = torch.cat([x_test[:3], unknown[:3]])
 votes = torch.cat([known_prediction.votes[:3], unknown_prediction.votes[:3]])
 plotting.vote_histograms(
@@ -188,7 +188,7 @@ for name, score in known_scores.items():
         f"{metrics.ood_scores(score, unknown_scores[name]).auroc:.3f}"
     )
 
-axes = plotting.new_axes(2, 2, size=(6.2, 5))
+axes = plotting.new_axes(2, 2, size=("page", 5.6))
 plotting.detection_curves(known_scores, unknown_scores, axes=axes.ravel())
 # the upper left part of the ROC curves, where they differ
 axes[1, 1].set(xlim=(0, 0.4), ylim=(0.6, 1.01))
@@ -239,7 +239,7 @@ print(
 # Look at the unknown images that were not detected:
 
 slipped = unknown_prediction.epistemic.argsort()[:6]
-axes = plotting.new_axes(2, 6, size=(6.2, 2.7))
+axes = plotting.new_axes(2, 6, size=("page", 3))
 plotting.vote_histograms(
     unknown[slipped], unknown_prediction.votes[slipped], classes, axes=axes
 )
