@@ -163,7 +163,7 @@ def draw(
     ax.fill_between(x, *ends, facecolor=BAND, linewidth=0)
     ax.plot(x, ends.T, "-", color=BLUE, linewidth=0.8)
     # shows a band in the legend
-    ax.fill([], [], facecolor=BAND, edgecolor=BLUE, linewidth=0.8, label="band of fit(model, data)")
+    ax.fill([], [], facecolor=BAND, edgecolor=BLUE, linewidth=0.8, label="default of fit")
     plain = curves["plain network"].mean.flatten()
     ax.plot(x, plain, "--", color=GREEN, linewidth=1.3, label="plain network")
     ax.plot(x, TRUTH, "-", color=VERMILION, linewidth=1.1, label="truth")
