@@ -24,6 +24,7 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn import data, nets, plotting
 
+BLUE, VERMILION, *_ = plotting.PALETTE
 NOISE = 1.0
 x, y = data.regression_problem(200, noise=NOISE)
 grid = torch.linspace(-1, 1, 201)[:, None]
@@ -57,10 +58,10 @@ print("at x = 1:", ", ".join(f"{curve[-1].item():.1f}" for curve in curves))
 
 with plotting.style():
     ax = plotting.new_axes(1, 1, size=("page", 3.5))[0, 0]
-    ax.plot(grid, truth, ":", color="C1", label="truth")
+    ax.plot(grid, truth, ":", color=VERMILION, label="truth")
     ax.plot(x, y, ".", color="black", markersize=4, label="data")
     for curve in curves:
-        (line,) = ax.plot(grid, curve, "-", color="C0", alpha=0.6)
+        (line,) = ax.plot(grid, curve, "-", color=BLUE, alpha=0.6)
     line.set_label("eight trained networks")
     ax.set(xlabel="x", ylabel="y", xlim=(-1, 1), ylim=(-30, 30))
     ax.figure.legend(loc="outside upper left", ncols=3)
@@ -101,7 +102,7 @@ with plotting.style():
     ax = plotting.new_axes(1, 1, size=("page", 3.5))[0, 0]
     with torch.no_grad():
         for _ in range(30):
-            (line,) = ax.plot(grid, model(grid), "-", color="C0", alpha=0.4)
+            (line,) = ax.plot(grid, model(grid), "-", color=BLUE, alpha=0.4)
     line.set_label("30 networks from the prior")
     ax.plot(x, y, ".", color="black", markersize=4, label="data")
     ax.set(xlabel="x", ylabel="y", xlim=(-1, 1))
@@ -158,7 +159,7 @@ with plotting.style():
     )
     for draw in posterior.draws(20):
         curve = pb.predict_point(model, draw, grid).mean
-        right.plot(grid, curve, "-", color="C0", alpha=0.4)
+        right.plot(grid, curve, "-", color=BLUE, alpha=0.4)
     right.plot(x, y, ".", color="black", markersize=3, zorder=1.9)
     left.set(title="predictive bands", ylim=(-35, 30))
     right.set(title="20 of the networks behind them", xlabel="x")
