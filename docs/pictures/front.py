@@ -235,7 +235,10 @@ def main() -> None:
     with Image.open(path) as picture:
         small = picture.convert("RGB").quantize(128, kmeans=2, dither=Image.Dither.NONE)
     small.save(path, optimize=True)
-    darken(path, options.out / "front_dark.png")
+    dark = options.out / "front_dark.png"
+    darken(path, dark)
+    with Image.open(dark) as picture:  # pages of other hosts are dark in other ways
+        picture.save(dark, optimize=True, transparency=picture.getpixel((0, 0)))
     print(f"picture: {path}")
 
 

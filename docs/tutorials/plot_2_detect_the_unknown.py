@@ -173,18 +173,18 @@ def entropy(probs: torch.Tensor) -> torch.Tensor:
 
 
 known_scores = {
-    "plain, entropy": entropy(plain_known),
+    "plain network, entropy": entropy(plain_known),
     "Bayesian, entropy": known_prediction.total,
     "Bayesian, mutual information": known_prediction.epistemic,
 }
 unknown_scores = {
-    "plain, entropy": entropy(plain_unknown),
+    "plain network, entropy": entropy(plain_unknown),
     "Bayesian, entropy": unknown_prediction.total,
     "Bayesian, mutual information": unknown_prediction.epistemic,
 }
 for name, score in known_scores.items():
     print(
-        f"{name:30} AUROC "
+        f"{name:28} AUROC "
         f"{metrics.ood_scores(score, unknown_scores[name]).auroc:.3f}"
     )
 
