@@ -94,7 +94,7 @@ with warnings.catch_warnings():
     )
 for name, posterior in (
     ("KL weight 1000", vague),
-    ("start 1e-6, 300 epochs", point),
+    ("initial sd 1e-6, 300 epochs", point),
 ):
     print(f"--- {name}")
     print(*posterior.diagnose().warnings)
@@ -104,7 +104,7 @@ with plotting.style():
     candidates = {
         "variational fit": fitted,
         "KL weight 1000": vague,
-        "start 1e-6, 300 epochs": point,
+        "initial sd 1e-6, 300 epochs": point,
     }
     for ax, (title, posterior) in zip(axes, candidates.items(), strict=True):
         prediction = pb.predict(model, posterior, grid, num_samples=200, seed=0)
@@ -199,7 +199,7 @@ with plotting.style():
     for start, end in ((-1, -0.5), (-0.25, 0.25), (0.5, 1)):
         shade = axes[3].axvspan(start, end, color="0.93", zorder=0)
     shade.set_label("no data")
-    axes[3].set(xlabel="x", xlim=(-1, 1), ylabel="epistemic sd", ylim=(0, 7))
+    axes[3].set(xlabel="x", xlim=(-1, 1), ylabel="epistemic sd", ylim=(0, 4))
     axes[3].legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
     entries = axes[0].get_legend_handles_labels()
     axes[0].figure.legend(*entries, loc="outside upper left", ncols=4)

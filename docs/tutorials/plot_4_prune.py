@@ -53,7 +53,7 @@ plotting.signal_to_noise(
     {site: ratio.clamp_min(1e-4) for site, ratio in ratios.items()}, axes
 )
 for ax in axes:
-    ax.set_xticks(range(-40, 11, 10), ["≤ -40", "-30", "-20", "-10", "0", "10"])
+    ax.set_xticks(range(-40, 11, 10))
     ax.set_xlabel("signal-to-noise ratio (dB)")
 plt.show()
 
@@ -75,13 +75,13 @@ with plotting.style():
         vmin=-20,
         vmax=0,
     )
-    right.set(title="its weights in the first layer", xticks=[], yticks=[])
+    right.set(title="signal-to-noise ratio, first layer", xticks=[], yticks=[])
     for ax in (left, right):
         ax.spines[:].set_visible(True)
     right.figure.colorbar(
         shown,
         ax=right,
-        label="mean signal-to-noise ratio (dB)",
+        label="mean over hidden units (dB)",
         ticks=range(-20, 1, 5),
     )
 plt.show()
