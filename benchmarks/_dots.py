@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from pyro_bnn import plotting
 
-from ._results import page_style, save_small
+from ._results import save_small
 
 GREY, LINE = "0.5", plotting.PALETTE[2]
 ONE, SEVERAL = "from one start", "from several starts"
@@ -48,7 +48,7 @@ def draw(
     """
     names = sorted(points, key=lambda name: points[name][0][0])
     kinds = [SEVERAL if name in several else ONE for name in names]
-    with page_style():
+    with plotting.style():
         axes = plotting.new_axes(1, len(panels), size=("page", 1.0 + 0.19 * len(names)))[0]
         for number, (ax, panel) in enumerate(zip(axes, panels, strict=True)):
             values = [(points[name][number][0], points[name][number][1] or 0.0) for name in names]

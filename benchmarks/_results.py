@@ -6,12 +6,10 @@ import math
 import os
 import platform
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import torch
 from matplotlib.axes import Axes
@@ -22,9 +20,6 @@ from pyro_bnn import plotting
 from pyro_bnn._core.files import write_atomically
 
 Row = dict[str, Any]
-
-SMALL_LETTERS = ("xtick.labelsize", "ytick.labelsize", "legend.fontsize")
-"""Letters that the library's style writes in 7 points."""
 
 
 def read_rows(file: Path) -> list[Row]:
@@ -71,13 +66,6 @@ def machine(device: str = "cpu") -> str:
 def processor_seconds() -> float:
     """Processor seconds of this process and of the programs that it has started, such as a compiler."""
     return sum(os.times()[:4])
-
-
-@contextmanager
-def page_style() -> Iterator[None]:
-    """The style of the library's pictures, with letters that can still be read where a page is 600 pixels wide."""
-    with plotting.style(), matplotlib.rc_context(dict.fromkeys(SMALL_LETTERS, 8)):
-        yield
 
 
 NUM_COLORS = 128

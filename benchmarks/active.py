@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.legend_handler import HandlerTuple
 from torch import Tensor, nn
 
 import pyro_bnn as pb
@@ -30,7 +32,6 @@ from ._results import (
     head_of,
     line_of,
     mean_and_error,
-    page_style,
     parser_of,
     read_rows,
     save_small,
@@ -204,56 +205,34 @@ def table(rows: Sequence[Row], at: Sequence[int]) -> Iterator[str]:
 LAST = 200
 """Largest number of images in the picture."""
 
-PANELS = ("BatchBALD", "EPIG", "BALD", "entropy")
-"""Methods in the picture, the best first."""
+PANELS = ("entropy", "BALD", "BatchBALD", "EPIG")
+"""Methods in the picture."""
 
 
-def picture(points: Mapping[str, Mapping[int, MeanAndError]], reached: Mapping[str, str], path: Path) -> None:
-    """Mean test errors by number of images: a panel for each method, beside random choice.
-
-    The bands are one standard error over seeds to both sides.
-
-    Args:
-        points: Mean test error in per cent and its standard error, by method and number of images.
-        reached: Number of images at which a method reaches the first of `ERRORS`, as in the table.
-        path: The file to write.
-    """
-    with page_style():
+def picture(points: Mapping[str, Mapping[int, MeanAndError]], path: Path) -> None:
+    """Mean test errors in per cent by number of images: a panel for each method, beside random choice."""
+    bands = "bands: one standard error on each side"
+    with plotting.style():
         axes = plotting.new_axes(1, len(PANELS), size=("page", 2.7))[0]
         for ax, method in zip(axes, PANELS, strict=True):
-            ax.axhline(100 * ERRORS[0], color="0.5", linewidth=0.8, zorder=1.5)
-            for name, color, marker, label in (
-                ("random", "0.5", "s", "random choice"),
-                (method, plotting.PALETTE[0], "o", "method in the title"),
-            ):
-                _line(ax, points.get(name, {}), color=color, marker=marker, label=label)
-                if ax is axes[0] or name == method:
-                    _cross(ax, reached.get(name, ""), color)
-            ax.set(title=method, xlabel="labelled images", yscale="log", ylim=(4.5, 52), xticks=range(40, LAST + 1, 40))
+            grey = _line(ax, points.get("random", {}), color="0.5", marker="s", label="random choice")
+            blue = _line(ax, points.get(method, {}), color=plotting.PALETTE[0], marker="o", label="method in the title")
+            ax.set(title=method, xlabel="labelled images", yscale="log", ylim=(4.5, 52), xticks=(20, 80, 140, LAST))
             ax.set_yticks([5, 10, 20, 40], labels=["5", "10", "20", "40"] if ax is axes[0] else [])
             ax.minorticks_off()
         axes[0].set_ylabel("test error, % (log scale)")
-        title = f"bands: one standard error on each side; dotted lines: images to {100 * ERRORS[0]:.0f} % error"
-        looks = {"title": title, "alignment": "left", "labelspacing": 0.8}
-        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=2, **looks)
+        handles, labels = axes[0].get_legend_handles_labels()
+        looks = {"handler_map": {tuple: HandlerTuple(None, pad=0)}, "ncols": 3}
+        axes[0].figure.legend([*handles, (grey, blue)], [*labels, bands], loc="outside upper left", **looks)
         save_small(axes[0], path)
 
 
-def _line(ax: Axes, points: Mapping[int, MeanAndError], *, color: str, marker: str, label: str) -> None:
-    """The means of some points, up to `LAST` images, in a band of one standard error."""
+def _line(ax: Axes, points: Mapping[int, MeanAndError], *, color: str, marker: str, label: str) -> PolyCollection:
+    """Draw the means of some points, up to `LAST` images; return the band of one standard error around them."""
     shown = {count: pair for count, pair in points.items() if count <= LAST}
     mean, error = (torch.tensor([pair[side] or 0.0 for pair in shown.values()]) for side in (0, 1))
-    ax.fill_between([*shown], mean - error, mean + error, color=color, alpha=0.25, linewidth=0)
-    ax.plot([*shown], mean, "-", color=color, marker=marker, markersize=2.5, linewidth=1.1, label=label)
-
-
-def _cross(ax: Axes, reached: str, color: str) -> None:
-    """A dotted line from 10 % error down to the number of images, which is beside it; none if it was not reached."""
-    count = reached.partition(" ")[0]
-    if not count.isdecimal():
-        return
-    ax.plot([float(count)] * 2, [0.1, 100 * ERRORS[0]], ":", color=color, linewidth=1.1, zorder=1.6)
-    ax.annotate(count, (float(count), 4.7), xytext=(-2, 0), textcoords="offset points", ha="right", color=color)
+    ax.plot([*shown], mean, "-", color=color, marker=marker, markersize=3, linewidth=1.1, label=label)
+    return ax.fill_between([*shown], mean - error, mean + error, color=color, alpha=0.25, linewidth=0)
 
 
 def main() -> None:
@@ -269,9 +248,8 @@ def main() -> None:
         for method in options.methods:
             run(images, method, seed, options.images, file)
             rows = read_rows(file)
-            first = {name: reached(of_seeds, ERRORS[0]) for name in METHODS if (of_seeds := curves(rows, name))}
             points = {name: points_of(rows, name) for name in METHODS}
-            picture(points, first, options.out / "active_learning.png")
+            picture(points, options.out / "active_learning.png")
     print(*table(read_rows(file), [50, 100, 200]), sep="\n")
 
 

@@ -30,7 +30,6 @@ from ._results import (
     head_of,
     line_of,
     mean_and_error,
-    page_style,
     parser_of,
     read_rows,
     save_small,
@@ -129,7 +128,7 @@ def picture(
         lines: The table beside the picture.
     """
     names = [name.replace("wine-quality-red", "red wine") for name in expected]
-    with page_style():
+    with plotting.style():
         axes = plotting.new_axes(1, len(PANELS), size=("page", 2.7))[0]
         for number, (ax, title) in enumerate(zip(axes, PANELS, strict=True)):
             _panel(ax, number, cells, expected)

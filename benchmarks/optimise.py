@@ -26,7 +26,6 @@ from ._results import (
     head_of,
     line_of,
     mean_and_error,
-    page_style,
     parser_of,
     processor_seconds,
     read_rows,
@@ -181,7 +180,7 @@ def picture(
         path: The file to write.
         lines: The table beside the picture.
     """
-    with page_style():
+    with plotting.style():
         axes = plotting.new_axes(2, 2, size=("page", 4.4))
         for name, ax in zip(PROBLEMS, axes.flat, strict=True):
             for place, (method, look) in enumerate(LOOKS.items()):

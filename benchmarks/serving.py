@@ -19,7 +19,7 @@ from matplotlib.ticker import StrMethodFormatter
 from pyro_bnn import plotting
 
 from ._measure import Cell
-from ._results import head_of, line_of, page_style, save_small
+from ._results import head_of, line_of, save_small
 from ._serving import CASES, PLAIN, Served, served
 
 COUNTS = (1, 256)
@@ -63,7 +63,7 @@ def picture(times: Times, path: Path, lines: Iterable[str]) -> None:
     for (case, way), (of_one, *_) in times.items():
         ratios.setdefault(way, []).append(math.log(of_one / times[case, PLAIN][0]))
     ways = sorted(ratios, key=lambda way: fmean(ratios[way]))
-    with page_style():
+    with plotting.style():
         axes = plotting.new_axes(1, len(COUNTS), size=("page", 3.0))[0]
         for number, (ax, count) in enumerate(zip(axes, COUNTS, strict=True)):
             for style, case in zip(("o", "s", "D"), cases, strict=False):

@@ -99,7 +99,6 @@ sphinx_gallery_conf = {
     "filename_pattern": r"\.py$",
     "within_subsection_order": "_gallery.InOrderOfTheList",
     "image_scrapers": ("_gallery.pictures",),
-    "image_srcset": ["2x"],
     "thumbnail_size": (640, 427),
     "abort_on_example_error": True,
     "download_all_examples": False,

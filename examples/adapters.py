@@ -175,7 +175,7 @@ SCORES = (
 
 def draw(tables: dict[str, Tensor]) -> None:
     """Plot NLL and ECE of each method: means and standard errors over seeds."""
-    axes = plotting.new_axes(1, 2, size=(6.2, 1.9))[0]
+    axes = plotting.new_axes(1, 2, size=("page", 2.1))[0]
     for ax, column, name in zip(axes, (1, 2), ("NLL", "ECE"), strict=True):
         for row, table in enumerate(tables.values()):
             values = table[:, column]

@@ -129,7 +129,7 @@ def main(batches: int, seeds: int) -> None:
         f"regret of a step, over {batches} batches of {BATCH} contexts and "
         f"{seeds} seeds:"
     )
-    ax = plotting.new_axes(1, 1, size=(4.2, 2.4))[0, 0]
+    ax = plotting.new_axes(1, 1, size=("page", 2.7))[0, 0]
     for rule in RULES:
         found = torch.stack(
             [regrets(rule, seed, batches) for seed in range(seeds)]

@@ -75,7 +75,7 @@ def show(result: kl.Divergence) -> str:
 
 def draw(fits: dict[str, dist.Normal]) -> None:
     grid = torch.linspace(-3, 7, 500)
-    ax = plotting.new_axes(1, 1, size=(4.2, 2.4))[0, 0]
+    ax = plotting.new_axes(1, 1, size=("page", 2.7))[0, 0]
     ax.fill_between(
         grid, TARGET.log_prob(grid).exp(), color="0.85", label="mixture p"
     )

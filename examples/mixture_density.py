@@ -150,7 +150,7 @@ def draw_cut(densities: dict[str, Tensor], ax: Axes) -> None:
         ax.plot(Y_GRID, density, label=name)
     inside = Y_GRID[(Y_GRID >= 0) & (Y_GRID <= 1)]
     truth = true_log_density(torch.tensor([[CUT]]), inside[:, None]).exp()
-    ax.plot(inside, truth, color="black", linewidth=0.8, label="the truth")
+    ax.plot(inside, truth, color="black", linewidth=0.8, label="truth")
     ax.set(xlabel="y", ylabel=f"p(y | x = {CUT})", ylim=(0, 3.8))
     ax.set_title(f"the cut at x = {CUT}")
     ax.legend(loc="upper right")
@@ -170,7 +170,9 @@ def draw_parts(
     for start, end in ((x[0], x_data.min()), (x_data.max(), x[-1])):
         shade = ax.axvspan(start, end, color="0.9", linewidth=0, zorder=0)
     shade.set_label("no data")
-    ax.set(xlabel="x", ylabel="variance of y", ylim=(1e-4, 0.9))
+    ax.set(xlabel="x", ylabel="variance of y (log scale)")
+    ax.set(ylim=(1e-4, 0.9))
+    ax.set_yticks([1e-3, 0.01, 0.1], ["0.001", "0.01", "0.1"])
     ax.set_xlim(float(x[0]), float(x[-1]))
     ax.set_title("the mixture's variance in three parts")
     ax.legend(loc="upper center", ncols=2)
@@ -192,7 +194,7 @@ def main(epochs: int) -> None:
             3 * NUM_COMPONENTS,
         ),
     }
-    axes = plotting.new_axes(1, 2, size=(6.2, 2.8))[0]
+    axes = plotting.new_axes(1, 2, size=("page", 3.2))[0]
     scores, cuts = {}, {}
     print("mean test log-likelihood, in nats:")
     for ax, (name, (likelihood, num_outputs)) in zip(
@@ -212,7 +214,7 @@ def main(epochs: int) -> None:
     found = [f"y = {y:.2f} (density {p:.1f})" for y, p in modes(cuts[mixture])]
     print(f"modes at x = {CUT}:", ", ".join(found))
 
-    left, right = plotting.new_axes(1, 2, size=(6.2, 2.8))[0]
+    left, right = plotting.new_axes(1, 2, size=("page", 3.2))[0]
     draw_cut(cuts, left)
     draw_parts(shown, data[0], right)
     plotting.save(axes, "mixture_density.png")

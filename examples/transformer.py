@@ -217,7 +217,7 @@ def main(texts: int, epochs: list[int], seed: int, validation: bool) -> None:
         f"{len(unknown)} of other libraries"
     )
     print("              epochs  accuracy    NLL    ECE  AUROC  CPU s")
-    axes = plotting.new_axes(1, 2, size=(6.2, 2.8))[0]
+    axes = plotting.new_axes(1, 2, size=("page", 3.2))[0]
     axes[0].plot([0, 1], [0, 1], "--", color="0.4", linewidth=1)
     for name, num_epochs, color in zip(
         ("plain network", "posterior"), epochs, ("0.5", "C0"), strict=True

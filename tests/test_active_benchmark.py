@@ -86,13 +86,12 @@ def test_numbers_of_images_are_the_first_below_an_error():
     assert line == "| BALD | 2 | 35 ± 5 | > 40 | 30.0 ± 0.0 | 11.0 ± 1.0 |  | 145, 335 |"
 
 
-def test_a_picture_says_after_how_many_images_an_error_is_reached(tmp_path, monkeypatch):
+def test_a_panel_shows_a_method_beside_random_choice_up_to_the_last_number_of_images(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(active, "save_small", lambda ax, path: drawn.append(ax.figure))
     points = {name: {20: (40.0, 2.0), 30: (8.0, None), 300: (1.0, 0.1)} for name in active.METHODS}
-    active.picture(points, {"BatchBALD": "127 ± 9", "random": "190 ± 10", "BALD": "> 200"}, tmp_path / "active.png")
+    active.picture(points, tmp_path / "active.png")
     (figure,) = drawn
-    said = {ax.get_title(): [text.get_text() for text in ax.texts] for ax in figure.axes}
-    assert said == {"BatchBALD": ["190", "127"], "EPIG": [], "BALD": [], "entropy": []}
-    random, method = (line for line in figure.axes[1].lines if line.get_marker() in ("s", "o"))
-    assert [*random.get_xdata()] == [*method.get_xdata()] == [20, 30]  # no image beyond the end of the axis
+    assert [ax.get_title() for ax in figure.axes] == [*active.PANELS]
+    assert [[*line.get_xdata()] for line in figure.axes[1].lines] == [[20, 30]] * 2
+    assert len(figure.legends[0].get_texts()) == 3

@@ -14,8 +14,8 @@ from sphinx.application import Sphinx
 from sphinx_gallery.directives import imgsgnode
 from sphinx_gallery.scrapers import figure_rst, matplotlib_scraper
 
-DPI = 120
-"""Pixels per inch: a figure of 6.2 inches is as wide as the text, and its letters of 7 points have 12 pixels."""
+DPI = 250
+"""Pixels per inch, as in the pictures of other pages."""
 
 DARK_IS_MUCH = ("Blues", "Greys", "binary", "gray_r")
 """Colour maps that may be turned to light on dark: they begin with the white of the ground."""
@@ -31,7 +31,7 @@ PANELS = {
     "mixture_density": (1, (0.5, 0, 1, 1)),
     "plot_1_plain_to_bayesian": (3, (0, 0.07, 0.51, 1)),
     "plot_2_detect_the_unknown": (1, (0, 0, 0.52, 1)),
-    "plot_3_is_my_posterior_good": (2, (0.5, 0.52, 1, 1)),
+    "plot_3_is_my_posterior_good": (2, (0.5, 0.51, 1, 1)),
     "plot_4_prune": (3, (0, 0, 0.49, 1)),
     "transformer": (1, (0, 0, 0.5, 1)),
 }
@@ -231,8 +231,8 @@ def shown_by(script: Path, thumbnail: nodes.image) -> nodes.Node | None:
         if script.stem in PANELS:
             small = images / "thumb" / f"sphx_glr_{script.stem}_thumb.png"
             number, box = PANELS[script.stem]
-            sizes = images.glob(f"sphx_glr_{script.stem}_{number:03}*")
-            crop(max(sizes), box, small)  # of the highest resolution
+            shown = images / f"sphx_glr_{script.stem}_{number:03}.png"
+            crop(shown, box, small)
         return thumbnail
     printed = re.search(
         r"sphx-glr-script-out\n\n \.\. code-block:: none\n\n((?:    .*\n|\n)+)",

@@ -38,8 +38,6 @@ BLUE, VERMILION, *_ = plotting.PALETTE
 BAND = "#A6CFE8"
 
 Predictions = Mapping[str, pb.uncertainty.RegressionPrediction]
-LETTERS = ("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")
-"""Letters of all pictures have 8 points, so that they can be read where a page is 600 pixels wide."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +287,7 @@ def estimators(out: Path, quick: bool) -> None:
 
 
 def trust(out: Path, quick: bool) -> None:
-    """NUTS, the default of `fit`, a mean-field Gaussian and Laplace's Gaussian on the same model."""
+    """NUTS, the default of `fit`, a mean-field Gaussian and Laplace (Gauss-Newton) on the same model."""
     model, fit, _ = with_gap()
     num_draws = 40 if quick else 400
     with warnings.catch_warnings():
@@ -306,15 +304,17 @@ def trust(out: Path, quick: bool) -> None:
             seed=0,
         )
     mean_field = fitted(model, fit.x, fit.y, 30 if quick else 4000)
-    laplace = pb.fit_laplace(model, (fit.x, fit.y), seed=0)
+    plain = pb.fit(model, (fit.x, fit.y), method="svi", guide=pb.DeltaGuide(model), seed=0)
+    laplace = pb.fit_gauss_newton(model, (fit.x, fit.y), init=plain, structure="full")
     default = pb.fit(model, (fit.x, fit.y), seed=0)
-    posteriors = {"NUTS": chains, "default": default, "mean field": mean_field, "Laplace": laplace}
+    posteriors = {"NUTS": chains, "default": default, "mean field": mean_field}
+    posteriors["Laplace (Gauss-Newton)"] = laplace
     print(chains.status)
-    print(f"{'epistemic sd':14s}" + "".join(f"{name:>16s}" for name in REGIONS))
+    print(f"{'epistemic sd':22s}" + "".join(f"{name:>16s}" for name in REGIONS))
     predictions = {}
     for name, posterior in posteriors.items():
         predictions[name] = pb.predict(model, posterior, GRID, num_samples=None if quick else 1000, seed=0)
-        print(f"{name:14s}{spread(predictions[name], fit)}", flush=True)
+        print(f"{name:22s}{spread(predictions[name], fit)}", flush=True)
     ax = epistemic_bands(predictions, fit, "NUTS", -2, 5.3)
     save_small(ax, out / "trust.png", num_colors=64)
 
@@ -350,7 +350,7 @@ PICTURES: Mapping[str, Callable[[Path, bool], None]] = {
 
 def draw(name: str, out: Path, quick: bool) -> None:
     """Make one picture in the library's style."""
-    with plotting.style(), matplotlib.rc_context(dict.fromkeys(LETTERS, 8)):
+    with plotting.style():
         PICTURES[name](out, quick)
 
 

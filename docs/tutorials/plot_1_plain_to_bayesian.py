@@ -24,6 +24,7 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn import data, nets, plotting
 
+BLUE, VERMILION, *_ = plotting.PALETTE
 NOISE = 1.0
 x, y = data.regression_problem(200, noise=NOISE)
 grid = torch.linspace(-1, 1, 201)[:, None]
@@ -56,14 +57,14 @@ print(f"mean squared errors: {min(errors):.2f} to {max(errors):.2f}")
 print("at x = 1:", ", ".join(f"{curve[-1].item():.1f}" for curve in curves))
 
 with plotting.style():
-    ax = plotting.new_axes(1, 1, size=(6.2, 3.1))[0, 0]
-    ax.plot(grid, truth, ":", color="C1", label="truth")
+    ax = plotting.new_axes(1, 1, size=("page", 3.5))[0, 0]
+    ax.plot(grid, truth, ":", color=VERMILION, label="truth")
     ax.plot(x, y, ".", color="black", markersize=4, label="data")
     for curve in curves:
-        (line,) = ax.plot(grid, curve, "-", color="C0", alpha=0.6)
+        (line,) = ax.plot(grid, curve, "-", color=BLUE, alpha=0.6)
     line.set_label("eight trained networks")
     ax.set(xlabel="x", ylabel="y", xlim=(-1, 1), ylim=(-30, 30))
-    ax.figure.legend(loc="outside upper center", ncols=3)
+    ax.figure.legend(loc="outside upper left", ncols=3)
 plt.show()
 
 # %%
@@ -98,18 +99,18 @@ print("random weights:", ", ".join(model.site_names))
 
 torch.manual_seed(1)
 with plotting.style():
-    ax = plotting.new_axes(1, 1, size=(6.2, 3.1))[0, 0]
+    ax = plotting.new_axes(1, 1, size=("page", 3.5))[0, 0]
     with torch.no_grad():
         for _ in range(30):
-            (line,) = ax.plot(grid, model(grid), "-", color="C0", alpha=0.4)
+            (line,) = ax.plot(grid, model(grid), "-", color=BLUE, alpha=0.4)
     line.set_label("30 networks from the prior")
     ax.plot(x, y, ".", color="black", markersize=4, label="data")
     ax.set(xlabel="x", ylabel="y", xlim=(-1, 1))
-    ax.figure.legend(loc="outside upper center", ncols=2)
+    ax.figure.legend(loc="outside upper left", ncols=2)
 plt.show()
 
 # %%
-# *Networks from the prior: their values have about the size of the data, and none has the shape of the data.*
+# *Networks from the prior: their values are about as large as the data, but no curve has the shape of the data.*
 #
 # If the prior scale were 0.1, all functions would be flat lines near 0. If it were 10, they would reach thousands. 200
 # points will be enough to pull these functions into the shape of the sine. Outside the data nothing pulls them, so the
@@ -152,19 +153,19 @@ for place in (-1.0, -0.25, 0.0, 0.25, 1.0):
     print(f"{place:5.2f}   {epistemic[row]:12.2f}   {aleatoric[row]:12.2f}")
 
 with plotting.style():
-    left, right = plotting.new_axes(1, 2, size=(6.2, 3.1))[0]
+    left, right = plotting.new_axes(1, 2, size=("page", 3.5))[0]
     plotting.regression_bands(
         grid, prediction, data=(x, y), truth=truth, ax=left
     )
     for draw in posterior.draws(20):
         curve = pb.predict_point(model, draw, grid).mean
-        right.plot(grid, curve, "-", color="C0", alpha=0.4)
+        right.plot(grid, curve, "-", color=BLUE, alpha=0.4)
     right.plot(x, y, ".", color="black", markersize=3, zorder=1.9)
     left.set(title="predictive bands", ylim=(-35, 30))
     right.set(title="20 of the networks behind them", xlabel="x")
     right.set(xlim=(-1, 1), ylim=(-35, 30))
     left.get_legend().remove()
-    left.figure.legend(loc="outside upper center", ncols=5)
+    left.figure.legend(loc="outside upper left", ncols=5)
 plt.show()
 
 # %%
@@ -201,7 +202,7 @@ for name, rows in (("inside the data", ~outside), ("outside", outside)):
 fitted = pb.fit(model, (x, y), method="svi", seed=0)
 print(fitted.status)
 
-axes = plotting.new_axes(1, 3, size=(6.2, 2.2))[0]
+axes = plotting.new_axes(1, 3, size=("page", 2.5))[0]
 plotting.loss_curves(fitted.history, axes)
 plt.show()
 
@@ -247,7 +248,7 @@ print(
 )
 
 with plotting.style():
-    axes = plotting.new_axes(1, 2, size=(6.2, 3.1))[0]
+    axes = plotting.new_axes(1, 2, size=("page", 3.5))[0]
     for ax, name, shown in zip(
         axes,
         ("mean field", "mean field, KL weight 0"),
@@ -258,7 +259,7 @@ with plotting.style():
         ax.set(title=name, ylim=(-30, 30))
         ax.get_legend().remove()
     entries = axes[0].get_legend_handles_labels()
-    axes[0].figure.legend(*entries, loc="outside upper center", ncols=5)
+    axes[0].figure.legend(*entries, loc="outside upper left", ncols=5)
 plt.show()
 
 # %%

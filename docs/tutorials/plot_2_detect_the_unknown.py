@@ -34,7 +34,7 @@ print(
     f"{len(x_test)} test images, {len(unknown)} unknown ones"
 )
 
-axes = plotting.new_axes(2, 8, size=(6.2, 1.9))
+axes = plotting.new_axes(2, 8, size=("page", 2.1))
 for row, (name, images) in zip(
     axes, (("known", x_test), ("unknown", unknown)), strict=True
 ):
@@ -87,7 +87,7 @@ def sure(probs: torch.Tensor) -> float:
 
 print(f"plain network: accuracy {metrics.accuracy(plain_known, y_test):.1%}")
 print(
-    f"more than 90 % sure of {sure(plain_known):.1%} of the "
+    f"more than 90% sure of {sure(plain_known):.1%} of the "
     f"known and {sure(plain_unknown):.1%} of the unknown images"
 )
 
@@ -115,7 +115,7 @@ unknown_prediction = pb.predict(
 accuracy = metrics.accuracy(known_prediction.probs, y_test)
 print(f"Bayesian network: accuracy {accuracy:.1%}")
 print(
-    "more than 90 % sure of "
+    "more than 90% sure of "
     f"{sure(known_prediction.probs):.1%} of the known and "
     f"{sure(unknown_prediction.probs):.1%} of the unknown images"
 )
@@ -127,7 +127,7 @@ print(
 #
 # Let each of the 100 drawn networks vote for its most probable class:
 
-axes = plotting.new_axes(2, 6, size=(6.2, 2.7))
+axes = plotting.new_axes(2, 6, size=("page", 3))
 pictures = torch.cat([x_test[:3], unknown[:3]])
 votes = torch.cat([known_prediction.votes[:3], unknown_prediction.votes[:3]])
 plotting.vote_histograms(
@@ -173,22 +173,22 @@ def entropy(probs: torch.Tensor) -> torch.Tensor:
 
 
 known_scores = {
-    "plain, entropy": entropy(plain_known),
+    "plain network, entropy": entropy(plain_known),
     "Bayesian, entropy": known_prediction.total,
     "Bayesian, mutual information": known_prediction.epistemic,
 }
 unknown_scores = {
-    "plain, entropy": entropy(plain_unknown),
+    "plain network, entropy": entropy(plain_unknown),
     "Bayesian, entropy": unknown_prediction.total,
     "Bayesian, mutual information": unknown_prediction.epistemic,
 }
 for name, score in known_scores.items():
     print(
-        f"{name:30} AUROC "
+        f"{name:28} AUROC "
         f"{metrics.ood_scores(score, unknown_scores[name]).auroc:.3f}"
     )
 
-axes = plotting.new_axes(2, 2, size=(6.2, 5))
+axes = plotting.new_axes(2, 2, size=("page", 5.6))
 plotting.detection_curves(known_scores, unknown_scores, axes=axes.ravel())
 # the upper left part of the ROC curves, where they differ
 axes[1, 1].set(xlim=(0, 0.4), ylim=(0.6, 1.01))
@@ -239,7 +239,7 @@ print(
 # Look at the unknown images that were not detected:
 
 slipped = unknown_prediction.epistemic.argsort()[:6]
-axes = plotting.new_axes(2, 6, size=(6.2, 2.7))
+axes = plotting.new_axes(2, 6, size=("page", 3))
 plotting.vote_histograms(
     unknown[slipped], unknown_prediction.votes[slipped], classes, axes=axes
 )

@@ -94,17 +94,17 @@ with warnings.catch_warnings():
     )
 for name, posterior in (
     ("KL weight 1000", vague),
-    ("start 1e-6, 300 epochs", point),
+    ("initial sd 1e-6, 300 epochs", point),
 ):
     print(f"--- {name}")
     print(*posterior.diagnose().warnings)
 
 with plotting.style():
-    axes = plotting.new_axes(1, 3, size=(6.2, 2.6))[0]
+    axes = plotting.new_axes(1, 3, size=("page", 2.9))[0]
     candidates = {
         "variational fit": fitted,
         "KL weight 1000": vague,
-        "start 1e-6, 300 epochs": point,
+        "initial sd 1e-6, 300 epochs": point,
     }
     for ax, (title, posterior) in zip(axes, candidates.items(), strict=True):
         prediction = pb.predict(model, posterior, grid, num_samples=200, seed=0)
@@ -112,7 +112,7 @@ with plotting.style():
         ax.set(title=title, ylim=(-25, 25))
         ax.get_legend().remove()
     entries = axes[0].get_legend_handles_labels()
-    axes[0].figure.legend(*entries, loc="outside upper center", ncols=4)
+    axes[0].figure.legend(*entries, loc="outside upper left", ncols=4)
 plt.show()
 
 # %%
@@ -190,7 +190,7 @@ predictions = {
     }.items()
 }
 with plotting.style():
-    axes = plotting.new_axes(2, 2, size=(6.2, 4.8)).ravel()
+    axes = plotting.new_axes(2, 2, size=("page", 5.4)).ravel()
     for ax, (name, prediction) in zip(axes, predictions.items(), strict=False):
         plotting.regression_bands(grid, prediction, data=(x, y), ax=ax)
         ax.set(title=name, ylim=(-25, 25))
@@ -199,10 +199,10 @@ with plotting.style():
     for start, end in ((-1, -0.5), (-0.25, 0.25), (0.5, 1)):
         shade = axes[3].axvspan(start, end, color="0.93", zorder=0)
     shade.set_label("no data")
-    axes[3].set(xlabel="x", xlim=(-1, 1), ylabel="epistemic sd", ylim=(0, 7))
+    axes[3].set(xlabel="x", xlim=(-1, 1), ylabel="epistemic sd", ylim=(0, 4))
     axes[3].legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
     entries = axes[0].get_legend_handles_labels()
-    axes[0].figure.legend(*entries, loc="outside upper center", ncols=4)
+    axes[0].figure.legend(*entries, loc="outside upper left", ncols=4)
 plt.show()
 
 # %%

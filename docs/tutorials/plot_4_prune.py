@@ -47,13 +47,13 @@ for site, ratio in ratios.items():
         f"{float((ratio < 1).float().mean()):6.1%} of them below 0 dB"
     )
 
-axes = plotting.new_axes(1, 2, size=(6.2, 2.7))[0]
+axes = plotting.new_axes(1, 2, size=("page", 3))[0]
 # smaller ratios count as -40 dB
 plotting.signal_to_noise(
     {site: ratio.clamp_min(1e-4) for site, ratio in ratios.items()}, axes
 )
 for ax in axes:
-    ax.set_xticks(range(-40, 11, 10), ["≤ -40", "-30", "-20", "-10", "0", "10"])
+    ax.set_xticks(range(-40, 11, 10))
     ax.set_xlabel("signal-to-noise ratio (dB)")
 plt.show()
 
@@ -66,7 +66,7 @@ plt.show()
 
 first = next(iter(ratios.values()))
 with plotting.style():
-    left, right = plotting.new_axes(1, 2, size=(6.2, 2.7))[0]
+    left, right = plotting.new_axes(1, 2, size=("page", 3))[0]
     left.imshow(digits.x_train.mean(0).numpy(), cmap="gray_r")
     left.set(title="mean image", xticks=[], yticks=[])
     shown = right.imshow(
@@ -75,13 +75,13 @@ with plotting.style():
         vmin=-20,
         vmax=0,
     )
-    right.set(title="its weights in the first layer", xticks=[], yticks=[])
+    right.set(title="signal-to-noise ratio, first layer", xticks=[], yticks=[])
     for ax in (left, right):
         ax.spines[:].set_visible(True)
     right.figure.colorbar(
         shown,
         ax=right,
-        label="mean signal-to-noise ratio (dB)",
+        label="mean over hidden units (dB)",
         ticks=range(-20, 1, 5),
     )
 plt.show()
@@ -105,7 +105,7 @@ report = pruning.snr_report(
 )
 print(report)
 
-axes = plotting.new_axes(1, 2, size=(6.2, 2.7))[0]
+axes = plotting.new_axes(1, 2, size=("page", 3))[0]
 plotting.pruning_curve(report, axes)
 plt.show()
 

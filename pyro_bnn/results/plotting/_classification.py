@@ -89,7 +89,7 @@ def vote_histograms(
         picture.imshow(image.cpu().numpy(), cmap="gray_r")
         picture.set_axis_off()
         if titles:
-            picture.set_title(titles[column], fontsize=7)
+            picture.set_title(titles[column], fontsize=8)
         bars.barh(range(len(classes)), vote.cpu().numpy(), color=BLUE, height=0.75)
         bars.set(xlim=(0, total), ylim=(len(classes) - 0.4, -0.6))
         bars.set_xticks([0, total] if total % 2 else [0, total // 2, total])
@@ -269,7 +269,7 @@ def detection_curves(
         roc.plot(false_positive, true_positive, color=color, linestyle=dashes, label=label)
     roc.plot([0, 1], [0, 1], ":", color=GREY, linewidth=0.8)
     roc.set(xlabel="known taken for unknown", ylabel="unknown found", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    roc.legend(loc="lower right", title="AUROC ± standard error", title_fontsize=7, handlelength=1.6)
+    roc.legend(loc="lower right", title="AUROC ± standard error", handlelength=1.6)
     return drawn
 
 

@@ -9,8 +9,8 @@ from ..._core.signatures import explained
 from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 from ._figures import BLACK, BLUE, DASHES, ORANGE, VERMILION, Width, flat, one_axes, points_of, styled
 
-EPISTEMIC_FILL, EPISTEMIC_EDGE = "#6BAED6", BLUE
-TOTAL_FILL, TOTAL_EDGE = "#FDE7BF", ORANGE  # fills differ in grey print, too: luminances 0.38 and 0.82
+EPISTEMIC_FILL, EPISTEMIC_EDGE = "#A6CFE8", BLUE
+TOTAL_FILL, TOTAL_EDGE = "#FFF3DC", ORANGE  # fills differ in grey print, too: luminances 0.59 and 0.90
 
 
 @explained("regression_bands(x, prediction)")
@@ -144,7 +144,7 @@ def _add_legend(ax: Axes) -> None:
     width, height = box.width / dpi, box.height / dpi
     num_columns = 5 if width > 5 else 2 if width > 2.2 else 1
     num_rows = -(-len(ax.get_legend_handles_labels()[0]) // num_columns)
-    strip = min((0.14 * num_rows + 0.06) / height, 0.5)  # rows of letters of 7 points, in inches
+    strip = min((0.16 * num_rows + 0.06) / height, 0.5)  # rows of letters of 8 points, in inches
     bottom, top = ax.get_ylim()
     ax.set_ylim(bottom, bottom + (top - bottom) / (1 - strip))
     ax.legend(ncols=num_columns, loc="upper center")

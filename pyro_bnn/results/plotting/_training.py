@@ -66,7 +66,8 @@ def loss_curves(
         ("expected NLL", np.array([-r.expected_log_likelihood / per_datum for r in history.epochs])),
         ("KL divergence", np.array([r.kl / per_datum for r in history.epochs])),
     )
-    start = max(_start_of_end(values) for _, values in curves)
+    if start := max(_start_of_end(values) for _, values in curves):
+        start += int(-epochs[start] % 10 ** (len(str(len(epochs))) - 2))  # begin at a round number
     for ax, (name, values), color in zip(axes, curves, (BLACK, BLUE, VERMILION), strict=True):
         _draw(ax, epochs, values, color)
         ax.set(xlabel="epoch", ylabel=f"{name}\n{unit}")

@@ -84,7 +84,7 @@ def signal_to_noise(
         axes[1].plot(levels[chosen].numpy(), shares[chosen].numpy(), label=f"{name} ({len(levels):,})", **look)
     axes[0].set(xlabel="signal-to-noise ratio, 10 log10(|mean| / sd) (dB)", ylabel="density (1 / dB)")
     axes[1].set(xlabel="signal-to-noise ratio (dB)", ylabel="share of weights below", ylim=(0, 1.02))
-    axes[1].legend(loc="upper left", title="layer (weights)", title_fontsize=7)
+    axes[1].legend(loc="upper left", title="layer (weights)")
     return axes
 
 
