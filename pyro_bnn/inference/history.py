@@ -83,7 +83,7 @@ class History(Shown):
     def end_epoch(self, batch_sizes: list[int], learning_rate: float, seconds: float) -> EpochRecord:
         """Record the last steps as an epoch, given the batch size of each step.
 
-        The means of the epoch weight each step by its batch size.
+        In the means of the epoch, the weight of each step is its batch size.
         """
 
         def mean(column: list[float]) -> float:

@@ -171,7 +171,7 @@ def _accumulator_of(distribution: Distribution) -> Accumulator | None:
 
 
 def _require_latents(nodes: Mapping[str, Any], draw: Draw, num_rows: int) -> None:
-    """Raise unless a draw has all latent variables, in their shapes. Sites in a plate or with rows are not latent."""
+    """Raise unless a draw has all latent variables, in their shapes, except sites in a plate or of the data's rows."""
     nodes = {name: node for name, node in nodes.items() if node["type"] == "sample"}
     unknown = [name for name in draw if name not in nodes]
     latent = {name: n for name, n in nodes.items() if not (n["is_observed"] or n["cond_indep_stack"])}
