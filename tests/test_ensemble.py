@@ -105,8 +105,9 @@ def test_an_ensemble_of_fits():
         adam = functools.partial(torch.optim.Adam, lr=0.01)
         posteriors.append(pb.fit_svi(model, pb.DeltaGuide(model), (x, y), optimizer=adam, num_epochs=5, seed=seed))
     ensemble = pb.EnsemblePosterior(posteriors)
-    assert ensemble.status.ok
-    assert "All 3 members" in str(ensemble.status)
+    assert ensemble.status.ok is None
+    assert str(ensemble.status).startswith("3 of 3 members were not judged. member 0: not judged: too few steps")
+    assert ensemble.status.remedy == "Raise `num_epochs`."
     assert pb.predict(model, ensemble, x, num_samples=3).epistemic.max() > 1e-4
     assert pb.predict(model, posteriors[0], x, num_samples=3).epistemic.max() < 1e-12
 
@@ -121,7 +122,8 @@ def test_the_status_tells_of_members_that_failed():
 def test_the_status_is_unknown_if_no_fit_of_a_member_is_known():
     guide = pb.GuidePosterior(pb.DeltaGuide(small_model()[0]))
     status = pb.EnsemblePosterior([guide, guide]).status
-    assert (status.ok, bool(status), str(status)) == (None, False, "2 of 2 members have no known fit.")
+    assert (status.ok, bool(status)) == (None, False)
+    assert str(status).startswith("2 of 2 members were not judged. member 0: no fit of this guide is known. The others")
 
 
 def test_fewer_draws_than_members_are_warned_of():

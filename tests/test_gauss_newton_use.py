@@ -80,7 +80,7 @@ def test_other_data_and_points_are_refused_with_a_remedy():
         pb.fit_gauss_newton(model, iter([(x, y)]))
     with pytest.raises(ValueError, match="must be a pair"):
         pb.fit_gauss_newton(model, [x])
-    with pytest.raises(ValueError, match="the loader is empty"):
+    with pytest.raises(ValueError, match="must be a tuple of tensors, got an empty one"):
         pb.fit_gauss_newton(model, [])
     with pytest.raises(ValueError, match="has no `median"):
         pb.fit_gauss_newton(model, (x, y), init=pb.EnsemblePosterior([pb.GuidePosterior(pb.DeltaGuide(model))]))

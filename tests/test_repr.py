@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections import OrderedDict
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -50,7 +51,7 @@ def objects():
     y = torch.randint(3, (len(x),))
     gaussian, x_gaussian, y_gaussian = small_model(likelihood="gaussian-latent", num_data=6)
     deep = nn.Sequential(*(nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))) for _ in range(12)))
-    long_names = nn.ModuleDict({"a_name_of_a_layer_" * 12: nn.Linear(4, 3)})
+    long_names = nn.Sequential(OrderedDict({"a_name_of_a_layer_" * 12: nn.Linear(4, 3)}))
     build = functools.partial(pb.BayesianModel, prior=pb.HorseshoePrior(), likelihood=pb.GaussianLikelihood())
     return {
         "model": model,

@@ -157,12 +157,12 @@ OTHERS = "The others are in the `status` of each of the `members`."
 
 
 def _combined(statuses: list[Status]) -> Status:
-    bad = [f"member {index}: {status.message}" for index, status in enumerate(statuses) if status.ok is False]
-    if not bad and (unknown := [status for status in statuses if status.ok is None]):
-        return Status(None, f"{len(unknown)} of {len(statuses)} members have no known fit.")
-    if not bad:
-        return Status(True, f"All {len(statuses)} members ended well; the first: {statuses[0]}")
-    remedies = dict.fromkeys(status.remedy for status in statuses if status.ok is False and status.remedy)
-    said = f"{bad[0]} {OTHERS}" if len(bad) > 1 else bad[0]
-    verdict = f"{len(bad)} of {len(statuses)} members did not end well."
-    return Status(False, f"{verdict} {said}", remedy=" ".join(remedies), verdict=verdict)
+    for ok, ended in ((False, "did not end well"), (None, "were not judged")):
+        found = {index: status for index, status in enumerate(statuses) if status.ok is ok}
+        if found:
+            verdict = f"{len(found)} of {len(statuses)} members {ended}."
+            index, first = next(iter(found.items()))
+            said = f"{verdict} member {index}: {first.message}{f' {OTHERS}' if len(found) > 1 else ''}"
+            remedies = dict.fromkeys(status.remedy for status in found.values() if status.remedy)
+            return Status(ok, said, remedy=" ".join(remedies), verdict=verdict)
+    return Status(True, f"All {len(statuses)} members ended well; the first: {statuses[0]}")
