@@ -66,7 +66,7 @@ def test_fit_svi_pyros_loop_and_torchs_loop_give_the_same_losses(likelihood, elb
 )
 def test_training_raises_the_elbo(guide, likelihood):
     model, x, y = whole(likelihood)
-    posterior = fit(model, GUIDES[guide](model), x, y, num_epochs=40, elbo=Trace_ELBO(num_particles=4))
+    posterior = fit(model, GUIDES[guide](model), x, y, num_epochs=40, elbo=Trace_ELBO(num_particles=8))
     epochs = posterior.history.epochs
     assert sum(e.elbo for e in epochs[-10:]) > sum(e.elbo for e in epochs[:10])
     assert posterior.status.remedy in ("", FEW, LONGER)
