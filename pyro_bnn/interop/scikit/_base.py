@@ -41,7 +41,6 @@ DEFAULT = Design((20,), nn.Tanh, FanInNormalPrior(2.0), "gaussian")
 
 DTYPE = torch.float64  # NumPy's default type, whose precision Markov chains need
 
-ALPHA = "pass `level=1 - alpha`, such as `level=0.9` for alpha = 0.1"  # in place of MAPIE's argument
 HINTS = {"device": "estimators compute on the CPU; for a GPU, call `fit` with a BayesianModel"}
 SIZES = "a number of units, or a list of numbers such as (50, 50)"  # what `hidden_layer_sizes` may be
 MOST_STORED = 800  # heuristic: most draws of chains in a prediction; posteriors with several modes need many
