@@ -46,7 +46,7 @@ SIZES = "a number of units, or a list of numbers such as (50, 50)"  # what `hidd
 MOST_STORED = 800  # heuristic: most draws of chains in a prediction; posteriors with several modes need many
 
 NOT_NUMBERS = ("convert string to float", "could not be promoted", "float() argument")  # errors about text or dates
-ISO_DATE = r"\d{4}-\d\d-\d\d([ T].*)?"
+ISO_DATE = r"\d{4}-\d\d-\d\d([ T].*)?"  # and a time, if there is one
 MOST_NAMED = 10  # heuristic: an error lists at most this many columns in its example code
 LARGEST_SEED = 2**31 - 1  # seeds that are drawn are below this number, as in scikit-learn
 FINE = "color: #2a9d4a; font-weight: bold"  # this green can be read on white and on black
@@ -353,12 +353,12 @@ def _not_numbers(X: Any, estimator: str) -> str:
                 texts.append(name)
             elif any(days):
                 dates.append(name)
-                has_gaps |= not all(days) or any(cell != cell for cell in column)
+                has_gaps |= not all(days) or "NaT" in map(str, column)
     remedies = []
     if dates:
         part = "X[name]" if has_names else "X[:, name]"
         loop = f"for name in {dates if len(dates) <= MOST_NAMED else 'date_columns'}: {part}"
-        remedies.append(f"turn dates into days: `{loop} = pd.DatetimeIndex({part}).to_julian_date()`")
+        remedies.append(f"turn dates into days: `{loop} = pd.DatetimeIndex({part}).to_julian_date() - 2.45e6`")
     if texts:
         chosen = texts if len(texts) <= MOST_NAMED else "text_columns"
         others = "SimpleImputer(add_indicator=True)" if has_gaps else "'passthrough'"
