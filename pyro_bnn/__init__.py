@@ -1,8 +1,14 @@
 """Bayesian neural networks on Pyro: turn any torch module into a Pyro model, and fit and examine its posterior.
 
-The public names are listed in `__init__.pyi`. Each name is imported when it is first used, so `import pyro_bnn` alone
-loads neither torch nor Pyro.
+Start with the help of these names; `dir(pyro_bnn)` lists all names.
+
+BNNRegressor, BNNClassifier: estimators for tables, as in scikit-learn.
+BayesianModel, fit, predict: a torch network of your own, its posterior, and predictions.
+MeanFieldGuide, fit_svi, fit_nuts: guides and chains of your choice, also with Pyro's own tools.
+calibration, compare, plotting: how good the predictions are.
 """
+
+# Names are listed in `__init__.pyi`, and imported at first use: `import pyro_bnn` alone loads neither torch nor Pyro.
 
 import threading
 

@@ -388,8 +388,11 @@ def test_a_busy_machine_gets_a_variational_fit_that_ends_at_the_limit(monkeypatc
     assert regressor.n_iter_ >= 200  # epochs of one step
 
 
-def test_a_good_fit_by_another_method_for_lack_of_time_warns_of_that():
+def test_a_good_fit_by_another_method_warns_of_a_reason_that_can_be_changed():
     with pytest.warns(UserWarning, match="^Variational inference .* in place of chains.*A `time_limit` of 20 s is"):
         status = UnsuitableError("chains are slow", enough=20).instead(pb.Status(True, "converged: it is flat."))
     assert re.match("Variational .* short. Converged: it is flat. The fit is variational, since ch", str(status))
     assert status.ok
+    with pytest.warns(UserWarning, match=r'^Vari.* of chains, since no prior; `method="svi"` makes the') as caught:
+        assert UnsuitableError("no prior", is_removable=True).instead(status).ok
+    assert [warning.filename for warning in caught] == [__file__]

@@ -100,6 +100,7 @@ MISTAKES = [
     (lambda: pb.fit(MODEL, (X, Y), num_samples=5), "`num_samples`; pass it to `predict`"),
     (lambda: pb.fit(MODEL, (X, Y), unlike=5), "`unlike`; its arguments are `model`, `data`, `method`.* and `seed`"),
     (lambda: pb.fit(MODEL, X, Y), r"got 3; .* one argument, a pair\. Example: fit\(model, \(x, y\)\)"),
+    (lambda: pb.fit(MODEL, x=X, y=Y), r"`x`; pass inputs and targets as one argument, a pair\. Example: fit\(model"),
     (lambda: pb.fit_svi(MODEL), "needs `guide`, `data`, `optimizer` and `num_epochs`.* Example: fit_svi"),
     (lambda: pb.fit_nuts(MODEL, (X, Y), chains=1), "did you mean `num_chains`"),
     (
@@ -122,6 +123,8 @@ MISTAKES = [
     (lambda: pb.NormalPrior(sigma=3), "did you mean `scale`"),
     (lambda: pb.MeanFieldGuide(MODEL, scale=1), "unexpected argument `scale`; `init` sets"),
     (lambda: pb.BayesianModel(nn.Linear(2, 1)), "needs `prior`, `likelihood` and `num_data`.*PoissonLikelihood"),
+    (lambda: pb.nets.Standardize(X), r"needs `scale`, .* Example: Standardize\.of\(x\)"),
+    (lambda: pb.predict(MODEL, POSTERIOR, X).interval(alpha=0.1), "`alpha`; pass `level=1 - alpha`"),
     (lambda: pb.nets.mlp(1, 10, 1), r"takes 1 argument by .* got 3; .*Example: mlp\(\[1, 50, 50, 1\]\)"),
     (lambda: pb.save_posterior(MODEL, "x.pt"), "needs `model`, .*Example: save_posterior"),
     (lambda: pb.load_posterior("x.pt"), "needs `model`, .*Example: load_posterior"),

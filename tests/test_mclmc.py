@@ -247,7 +247,7 @@ def test_steps_that_were_not_taken_are_warned_of():
     """Without a warm-up, steps are far too long for the modes, and no chain moves."""
     model, x, y = curve()
     lengths = {"num_samples": 20, "num_warmup": 0, "num_chains": 2, "compile": True, "seed": 0}
-    with pytest.warns(pb.ConvergenceWarning, match="40 divergent trajectories.*first of 2 problems") as caught:
+    with pytest.warns(pb.ConvergenceWarning, match="40 divergent trajectories.*Also, 2 of 2 chains have not") as caught:
         posterior = pb.fit_mcmc(model, (x, y), sampler=pb.MCLMC(), init=Descent(200), **lengths)
     assert caught[0].filename == __file__
     assert not posterior.status.ok

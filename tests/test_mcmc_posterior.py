@@ -328,6 +328,7 @@ def test_a_status_says_that_there_are_too_few_draws():
     model, x, y = small_model(num_data=6)
     with pytest.warns(pb.ConvergenceWarning, match="^There are too few draws to judge: .*sample longer"):
         chain = pb.fit_nuts(model, (x, y), num_samples=5, num_warmup=5, num_chains=1, seed=0)
+    assert chain.status.label == "unknown"
     assert "constant" not in chain.status.message
 
 

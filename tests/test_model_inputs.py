@@ -172,7 +172,7 @@ def test_prior_draws_have_the_priors_variance():
         ({"net": [nn.Linear(1, 1)]}, r"got list; join its layers by `nn.Sequential\(\*layers\)`"),
         ({"net": nn.ModuleList([nn.Linear(1, 1)])}, "got ModuleList, which has no `forward`; join its layers"),
         ({"net": small_model()[0]}, "`net` must have no priors, got a BayesianModel; pass the module"),
-        ({"prior": {"**": pb.NormalPrior()}}, r"got dict; write PriorByName\("),
+        ({"prior": {"**": pb.NormalPrior()}}, r"got dict; call PriorByName with it"),
         ({"likelihood": lambda output: output}, r"got function; write likelihoods.DistributionLikelihood\("),
         ({"likelihood": 0.5}, r"got float; write GaussianLikelihood\(0.5\)"),
         ({"prior": 1.0}, "`prior` must be a Prior, such as NormalPrior"),

@@ -376,6 +376,7 @@ REFUSED_CALLS = {
         r"the parameters \['scale'\] in Pyro's global store",
     ),
     "arguments of a BayesianModel": (network()[0], {"data": (X, X)}, "`data` is for a Pyro model of your own"),
+    "a path": ("x.pt", {}, "or None, got str; pass the path first"),
     "a class": (Learned, {"data": (X, X)}, "must be a BayesianModel, a Pyro model of your own, or None"),
 }
 

@@ -231,6 +231,10 @@ def test_labels_are_texts():
     np.testing.assert_allclose(probs.sum(1), 1)
     np.testing.assert_allclose(np.exp(classifier.predict_log_proba(X)), probs)
     prediction = classifier.predict_distribution(np.vstack([X, [[9, 9]]]))
+    frame = prediction.to_frame()
+    np.testing.assert_array_equal(frame["label"][:-1], classifier.predict(X))
+    np.testing.assert_allclose(frame["prob_owl"][:-1], probs[:, 2], rtol=1e-6)
+    assert frame["label"][0] in repr(prediction)
     assert (prediction.mutual_information[-1] > prediction.mutual_information[:-1].median()).all()
 
 

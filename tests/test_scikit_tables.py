@@ -41,27 +41,37 @@ def test_the_code_shown_for_text_works(X):
     assert pipeline.predict(new).shape == (40,)
 
 
+@pytest.mark.parametrize("is_frame", [True, False])
 @pytest.mark.parametrize(
-    ("X", "columns"),
+    "dates",
     [
-        (pd.DataFrame({"n": [0.0, 1.0], "t": DAY}), "dates in `t`"),
-        (pd.DataFrame({"n": [0.0, 1.0], "t": [DAY.date(), None]}), "dates in `t`"),
-        (np.array([[0.0, DAY], [1.0, pd.NaT]], dtype=object), "dates in column 1"),
+        [DAY, DAY],
+        [DAY.date(), None],
+        [DAY, pd.NaT],
+        ["2023-06-14", "2023-06-15"],
+        ["2023-06-14", pd.NA],
+        ["2023-06-14 10:30", None],
     ],
 )
-def test_dates_are_not_offered_to_an_encoder(X, columns):
+def test_the_code_shown_for_dates_turns_them_into_days(dates, is_frame):
+    X = pd.DataFrame({0: [0.0, 1.0], 1: np.array(dates, object)})
+    X = X.rename(columns={0: "n", 1: "t"}) if is_frame else X.to_numpy(object)
     message = error_of(X)
-    assert f"got {columns}; turn dates into numbers" in message
+    assert f"got dates in {'`t`' if is_frame else 'column 1'}; turn dates into days" in message
     assert "`tabular_pipeline(BNNRegressor())` of the package skrub and `pyro-bnn train` encode" in message
     assert "OneHotEncoder" not in message
+    exec(re.search("`(for name.*?)`", message)[1], {"X": X, "pd": pd})
+    days = np.asarray(X, np.float64)[:, 1]
+    assert 6000 < days[0] < 1e5  # single precision holds minutes
+    assert np.isnan(days[1]) == pd.isna(dates[1])
 
 
 def test_text_and_dates_are_told_apart_and_many_columns_are_not_listed():
-    message = error_of(pd.DataFrame({"n": [0.0, 1.0], "t": DAY, "a": ["u", "v"]}))
-    assert "text and dates in `a`, `t`" in message
-    assert "OneHotEncoder(handle_unknown='ignore'), ['a'])" in message
-    message = error_of(pd.DataFrame({f"a{i}": ["u", "v"] for i in range(40)}))
-    assert "in `a0`, `a1`, `a2` and 37 more" in message
+    message = error_of(pd.DataFrame({"city": ["u", "v"], "sold": ["2023-06-14", "2023-06-15"], "built": [DAY, pd.NaT]}))
+    assert "got dates in `sold`, `built` and text in `city`; turn dates into days: `for name in ['sold', " in message
+    assert "OneHotEncoder(handle_unknown='ignore'), ['city']), remainder=SimpleImputer(" in message
+    message = error_of(pd.DataFrame({f"a{i}": ["u", "2023-06-14"] for i in range(40)}))
+    assert "got text in `a0`, `a1`, `a2` and 37 more" in message
     assert "OneHotEncoder(handle_unknown='ignore'), text_columns)" in message
     assert "shape (N, D), got shape (2,)" in error_of(["u", "v"])
 

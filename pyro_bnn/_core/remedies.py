@@ -104,7 +104,7 @@ INSTEAD = {
     },
     "ClassificationPrediction": {
         **dict.fromkeys(["mean", "proba", "prob", "probabilities", "probability"], "use `prediction.probs`"),
-        **dict.fromkeys(["argmax", "classes", "label", "median", "mode", "predictions"], LABELS),
+        **dict.fromkeys(["argmax", "label", "median", "mode", "predictions"], LABELS),
         "confidence": "use `prediction.max_probability`",
         **dict.fromkeys(["entropy", "uncertainty"], "use `prediction.total`, or its parts `aleatoric` and `epistemic`"),
         **dict.fromkeys(

@@ -9,6 +9,8 @@ from .checks import described
 from .names import joined, nearest
 from .summary import counted
 
+ALPHA = "pass `level=1 - alpha`, such as `level=0.9` for alpha = 0.1"  # in place of MAPIE's argument
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -67,6 +69,8 @@ def _problem(
         found = f"got an unexpected argument `{unknown}`"
         if unknown in hints:
             return f"{found}; {hints[unknown]}."
+        if unknown in ("x", "X", "y") and "data" in parameters:
+            return f"{found}; pass inputs and targets as one argument, a pair. Example: {example}"
         near = nearest(unknown, parameters)
         return f"{found}; did you mean `{near}`?" if near else f"{found}; its arguments are {joined(parameters)}."
     if num_given > len(by_position):

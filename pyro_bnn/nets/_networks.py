@@ -31,6 +31,7 @@ class Standardize(nn.Module):
     mean: Tensor
     inverse_scale: Tensor
 
+    @explained("Standardize.of(x)")
     def __init__(self, mean: Tensor, scale: Tensor) -> None:
         super().__init__()
         for name, value in (("mean", mean), ("scale", scale)):

@@ -1,5 +1,6 @@
 """Checks whether chains in C can fit a model, and counts the network's multiplications."""
 
+import functools
 from dataclasses import replace
 
 import torch
@@ -26,17 +27,19 @@ class UnsuitableError(ValueError):
         reason: Why they cannot.
         lacks_time: Whether more time would help.
         enough: Time limit to advise, if the user's limit was too short; otherwise 0.
+        is_removable: Whether the user can change the reason, which then has advice.
     """
 
-    def __init__(self, reason: str, *, lacks_time: bool = False, enough: int = 0) -> None:
+    def __init__(self, reason: str, *, lacks_time: bool = False, enough: int = 0, is_removable: bool = False) -> None:
         super().__init__(reason)
+        self.is_removable = is_removable
         self.lacks_time, self.enough = lacks_time or enough > 0, enough
 
     def instead(self, status: Status, num_networks: int = 1) -> Status:
         """Return the status of a variational fit, with the reason why no chains were run.
 
-        If the user's time limit was too short, the message begins with this fact, and there is a warning even if the
-        status is ok.
+        If the user's time limit was too short, the message begins with this fact. Then, and if the user can change the
+        reason, there is a warning even if the status is ok.
         """
         message = f"{status.message.rstrip('.')}. The fit is variational, since {self}."
         if num_networks > 1:
@@ -49,6 +52,10 @@ class UnsuitableError(ValueError):
             message = f"{before}. {message[0].upper()}{message[1:]}"
             if status:
                 warn_of_fit(f"{before}. {remedy}", UserWarning)
+        elif self.is_removable:
+            before += f", since {self}"
+            if status:
+                warn_of_fit(f'{before}; `method="svi"` makes the same fit without this warning.', UserWarning)
         verdict = "" if status else f"{before}. {status.finding}"
         return replace(status, message=message, remedy=remedy, verdict=verdict)
 
@@ -62,27 +69,32 @@ def require_suitable(model: BayesianModel, x: Tensor) -> None:
     if learned == [NOISE]:
         raise UnsuitableError(
             f"the noise scale has no prior (`{type(model.likelihood).__name__}(scale=pyro.distributions."
-            "HalfNormal(1.0))` would give it one)"
+            "HalfNormal(1.0))` would give it one)",
+            is_removable=True,
         )
     if learned:
         names = ", ".join(learned[:MOST_NAMED]) + (", ..." if len(learned) > MOST_NAMED else "")
-        raise UnsuitableError(f"the model learns parameters that have no prior ({names})")
-    if not _is_fixed(model, x[:NUM_TRIED]):
-        raise UnsuitableError(
-            "the network is random for given weights, or differs in training, as with dropout or batch normalisation"
-        )
+        reason = f"the model learns parameters that have no prior ({names}), unless you freeze them"
+        raise UnsuitableError(reason, is_removable=True)
+    _require_fixed(model, x[:NUM_TRIED])
 
 
-def _is_fixed(model: BayesianModel, x: Tensor) -> bool:
-    """Return whether the network gives the same output in three runs: one in its present mode, and two in eval mode."""
+def _require_fixed(model: BayesianModel, x: Tensor) -> None:
+    """Raise unless the network has the same output in three runs: one in its present mode, and two in eval mode."""
     with torch.no_grad(), seeded(0, model.device):
         model = copied(model)  # a network may change its buffers
         weights = {name: model.initial_value(name) for name in model.site_names}
         first = model.output_given(weights, x.clone())
         with eval_mode(model):
-            others = [model.output_given(weights, x.clone()) for _ in range(2)]
-    atol = TOLERANCE * float(first.abs().amax())
-    return all(torch.allclose(first, other, rtol=0.0, atol=atol, equal_nan=True) for other in others)
+            second, third = (model.output_given(weights, x.clone()) for _ in range(2))
+    same = functools.partial(torch.allclose, rtol=0.0, atol=TOLERANCE * float(first.abs().amax()), equal_nan=True)
+    if not same(second, third):
+        raise UnsuitableError("the network is random for given weights")
+    if not same(first, second):
+        raise UnsuitableError(
+            "the network differs in train mode, as with dropout or batch normalisation (`model.eval()` would end this)",
+            is_removable=True,
+        )
 
 
 def num_products(model: BayesianModel, x: Tensor) -> int:

@@ -218,6 +218,8 @@ def fit(
 
     Warns:
         ConvergenceWarning: If the status is not ok.
+        UserWarning: If ``"auto"`` cannot run chains for a reason that you can change, such as a noise scale without a
+            prior.
         PosteriorWarning: If the posterior of a variational fit collapsed to a point, or stayed at the prior.
 
     Example:

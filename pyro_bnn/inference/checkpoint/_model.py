@@ -4,6 +4,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from types import NoneType
 from typing import Any
 
@@ -231,7 +232,8 @@ class PresentModel:
             return
         if isinstance(model, (type, Posterior)) or not callable(model):
             got = _checks.described(model)
-            raise ValueError(f"`model` must be a BayesianModel, a Pyro model of your own, or None, got {got}.")
+            swapped = "; pass the path first" if isinstance(model, str | PathLike) else ""
+            raise ValueError(f"`model` must be a BayesianModel, a Pyro model of your own, or None, got {got}{swapped}.")
         self.sites = sites_of(model, data)
         supports = {site.name: str(unwrap_support(site.prior.support)) for site in self.sites}
         sites = {site.name: OwnSite(tuple(site.start.shape), supports[site.name]) for site in self.sites}

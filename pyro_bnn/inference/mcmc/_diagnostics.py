@@ -11,13 +11,15 @@ from torch.distributions import Bernoulli, Categorical, Distribution
 
 from ..._core.extras import optional
 from ..._core.inputs import Inputs, as_inputs, leaves, num_rows, take
+from ..._core.scope import warn_of_fit
 from ..._core.summary import Shown, counted
 from ...modelling.model import BayesianModel
 from ..joint import draw_batches
-from ..posterior import Status, warn_unless_ok
+from ..posterior import ConvergenceWarning, Status
 from ._convergence import FEWEST_DRAWS, Convergence, convergence, r_hats, smallest, told_beside
 from ._kernel import MOST_DIVERGING, ChainStatistics, in_short
 
+TOO_FEW = "there are too few draws to judge"
 LARGEST_R_HAT = 1.01  # of converged chains; this and the next: Vehtari et al. (2021), https://arxiv.org/abs/1903.08008
 SMALLEST_ESS_PER_CHAIN = 100
 SLIGHT_R_HAT = 1.05  # heuristic: slightly too large up to this; all chains then vary about 5 % more than one
@@ -106,7 +108,7 @@ class Diagnostics(Shown):
         what, judged = self.judged
         if not judged.is_known:
             found.append(
-                f"there are too few draws to judge: R-hat needs {FEWEST_DRAWS} in each of several chains, or "
+                f"{TOO_FEW}: R-hat needs {FEWEST_DRAWS} in each of several chains, or "
                 f"{2 * FEWEST_DRAWS} in a single one; sample longer."
             )
         elif bool(judged.r_hat.isnan().all()):
@@ -336,8 +338,10 @@ def _judged(
     """Return the status, and warn of problems. Its message has `finding`, and then `said` or else the `problems`."""
     told = problems if said is None else said
     sentences, rest = ([clause[0].upper() + clause[1:] for clause in clauses] for clauses in (problems, told))
-    more = [f"This is the first of {len(problems)} problems."] if len(problems) > 1 else []
+    more = [f"Also, {problem.partition(': ')[0]}." for problem in problems[1:]]
     verdict = " ".join([*sentences[:1], *more])
-    status = Status(not problems, " ".join([f"{finding}.", *rest]), verdict=verdict, is_slight=is_slight)
-    warn_unless_ok(status)
+    ok = None if len(problems) == 1 and problems[0].startswith(TOO_FEW) else not problems
+    status = Status(ok, " ".join([f"{finding}.", *rest]), verdict=verdict, is_slight=is_slight)
+    if problems:
+        warn_of_fit(status.warning(), ConvergenceWarning)
     return status

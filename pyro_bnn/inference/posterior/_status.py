@@ -18,7 +18,7 @@ class Status(Advised):
     """How inference ended.
 
     Args:
-        ok: Whether inference shows no sign of trouble; None if no fit is known, as after a training loop of your own.
+        ok: Whether inference shows no sign of trouble; None if unknown, as after a training loop of your own.
         message: What happened. Without a `remedy`, the message also says what to try.
         detail: The last part of the message, about how the result was computed.
         remedy: Advice on what to try, with the argument names of the function that made the fit.

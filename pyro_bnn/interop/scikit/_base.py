@@ -1,6 +1,7 @@
 """The base class of the estimators."""
 
 import copy
+import re
 import secrets
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,13 +41,13 @@ DEFAULT = Design((20,), nn.Tanh, FanInNormalPrior(2.0), "gaussian")
 
 DTYPE = torch.float64  # NumPy's default type, whose precision Markov chains need
 
-ALPHA = "pass `level=1 - alpha`, such as `level=0.9` for alpha = 0.1"  # in place of MAPIE's argument
 HINTS = {"device": "estimators compute on the CPU; for a GPU, call `fit` with a BayesianModel"}
 SIZES = "a number of units, or a list of numbers such as (50, 50)"  # what `hidden_layer_sizes` may be
 MOST_STORED = 800  # heuristic: most draws of chains in a prediction; posteriors with several modes need many
 
 NOT_NUMBERS = ("convert string to float", "could not be promoted", "float() argument")  # errors about text or dates
-MOST_NAMED = 10  # heuristic: an error lists at most this many text columns in its example code
+ISO_DATE = r"\d{4}-\d\d-\d\d([ T].*)?"  # and a time, if there is one
+MOST_NAMED = 10  # heuristic: an error lists at most this many columns in its example code
 LARGEST_SEED = 2**31 - 1  # seeds that are drawn are below this number, as in scikit-learn
 FINE = "color: #2a9d4a; font-weight: bold"  # this green can be read on white and on black
 
@@ -341,29 +342,36 @@ def _not_numbers(X: Any, estimator: str) -> str:
     cells = np.asarray(X, dtype=object)
     if cells.ndim != 2:
         return _wrong_shape("Expected", X)
-    names = list(X.columns) if hasattr(X, "columns") else range(cells.shape[1])
+    has_names = hasattr(X, "columns")
     texts, dates, has_gaps = [], [], False
-    for name, column in zip(names, cells.T, strict=True):
+    for name, column in zip(X.columns if has_names else range(cells.shape[1]), cells.T, strict=True):
         try:
             has_gaps |= bool(np.isnan(column.astype(np.float64)).any())
         except (TypeError, ValueError):
-            if any(isinstance(cell, str) for cell in column):
+            days = [hasattr(cell, "isoformat") or bool(re.fullmatch(ISO_DATE, str(cell))) for cell in column]
+            if any(isinstance(cell, str) and not is_day for cell, is_day in zip(column, days, strict=True)):
                 texts.append(name)
-            elif any(hasattr(cell, "isoformat") for cell in column):
+            elif any(days):
                 dates.append(name)
+                has_gaps |= not all(days) or "NaT" in map(str, column)
     remedies = []
+    if dates:
+        part = "X[name]" if has_names else "X[:, name]"
+        loop = f"for name in {dates if len(dates) <= MOST_NAMED else 'date_columns'}: {part}"
+        remedies.append(f"turn dates into days: `{loop} = pd.DatetimeIndex({part}).to_julian_date() - 2.45e6`")
     if texts:
         chosen = texts if len(texts) <= MOST_NAMED else "text_columns"
         others = "SimpleImputer(add_indicator=True)" if has_gaps else "'passthrough'"
         columns = f"(OneHotEncoder(handle_unknown='ignore'), {chosen}), remainder={others}"
         remedies.append(f"encode text: `make_pipeline(make_column_transformer({columns}), {estimator}())`")
-    if dates:
-        remedies.append("turn dates into numbers, such as days since the first one")
-    what = " and ".join(kind for kind, found in (("text", texts), ("dates", dates)) if found)
-    where = few(f"`{name}`" if hasattr(X, "columns") else f"column {name}" for name in (*texts, *dates))
+    got = " and ".join(
+        f"{kind} in {few(f'`{name}`' if has_names else f'column {name}' for name in found)}"
+        for kind, found in (("dates", dates), ("text", texts))
+        if found
+    )
     of_skrub = f"`tabular_pipeline({estimator}())` of the package skrub"
     remedy = f"{', and '.join(remedies)}. {of_skrub} and `pyro-bnn train` encode text and dates by themselves."
-    return f"`X` must be numbers, got {what} in {where}; {remedy}" if remedies else ""
+    return f"`X` must be numbers, got {got}; {remedy}" if remedies else ""
 
 
 def _dense(inputs: Any) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable as Callable
 from collections.abc import Mapping
 from collections.abc import Sequence as Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -22,13 +22,13 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 from torch import nn as nn
 
-from ..._core.signatures import explained
+from ..._core.signatures import ALPHA, explained
 from ...auto.choosing import OF_CLASSES
 from ...modelling.likelihoods import make_likelihood
 from ...modelling.priors import PriorLike as PriorLike
 from ...results.calibration import ConformalSets
 from ...scores.uncertainty import ClassificationPrediction
-from ._base import ALPHA, HINTS, BNNEstimator
+from ._base import HINTS, BNNEstimator
 from ._methods import Activation as Activation
 from ._methods import Method as Method
 
@@ -240,12 +240,13 @@ class BNNClassifier(ClassifierMixin, BNNEstimator, OfClasses):
 
     @explained("classifier.predict_distribution(X)")
     def predict_distribution(self, X: ArrayLike) -> ClassificationPrediction:
-        """Return the prediction with its uncertainties. Column i of the probabilities is for ``classes_[i]``.
+        """Return the prediction with its uncertainties, and with :attr:`classes_` as names of the classes.
 
         Args:
             X: Inputs, shape (N, D).
         """
-        return self._prediction(X, ClassificationPrediction, keep_draws=True)
+        prediction = self._prediction(X, ClassificationPrediction, keep_draws=True)
+        return prediction if self._is_multilabel else replace(prediction, classes=self.classes_.tolist())
 
 
 def _require_labels(y: Any) -> None:

@@ -21,7 +21,7 @@ from torch import nn as nn
 
 from ..._core import checks as _checks
 from ..._core.scope import outer_stacklevel
-from ..._core.signatures import explained
+from ..._core.signatures import ALPHA, explained
 from ...auto.choosing import OF_NUMBERS, has_few_values
 from ...modelling.likelihoods import (
     LIKELIHOODS,
@@ -35,7 +35,7 @@ from ...modelling.priors import PriorLike as PriorLike
 from ...results.calibration import ConformalIntervals
 from ...results.units import in_units, note_on_unlike_rows
 from ...scores.uncertainty import RegressionPrediction
-from ._base import ALPHA, DTYPE, HINTS, BNNEstimator, standard_units
+from ._base import DTYPE, HINTS, BNNEstimator, standard_units
 from ._methods import Activation as Activation
 from ._methods import Method as Method
 
@@ -266,7 +266,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
 
         A new observation lies in its interval with probability `level`, and is as likely below as above. For counts,
         the probability is at least `level`, and the probabilities below and above may differ. As in MAPIE, the axis of
-        the two ends comes last; in ``prediction.interval`` it comes first, as in torch.
+        the two ends comes last; in :meth:`~pyro_bnn.RegressionPrediction.interval` it comes first.
 
         With a `calibration_fraction`, held-out rows correct the intervals, and the probability is guaranteed as long as
         new rows resemble the old rows. Without it, the intervals come from the model, and are right if the model is

@@ -57,7 +57,7 @@ def as_prior(name: str, value: object) -> WeightPrior:
         elif isinstance(value, type) and issubclass(value, WeightPrior | Distribution) and not isabstract(value):
             got += f"; pass an instance, {value.__name__}(...)"
         elif isinstance(value, Mapping):
-            got += "; write PriorByName(...)"
+            got += "; call PriorByName with it"
         raise ValueError(f"`{name}` must be {example}, got {got}.")
     kind = type(value).__name__
     if value.batch_shape or value.event_shape:

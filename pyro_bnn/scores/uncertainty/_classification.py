@@ -1,7 +1,7 @@
 """Predictions in classification."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +31,7 @@ class ClassificationPrediction(Prediction):
         variance_of_logits: Variance of the centred logits over draws, averaged over classes, shape (N,); None for a
             single draw. Centred logits have the mean 0 over classes.
         logits: Normalised log-probabilities of each draw, shape (S, N, C); None unless `keep_draws`.
+        classes: Names of the C classes, in the order of `probs`; None for their numbers.
 
     Example:
         >>> import torch
@@ -52,6 +53,7 @@ class ClassificationPrediction(Prediction):
     mutual_information: Tensor | None
     variance_of_logits: Tensor | None
     logits: Tensor | None
+    classes: Sequence[Any] | None = field(default=None, kw_only=True)
 
     @property
     def expectation(self) -> Tensor:
@@ -107,23 +109,23 @@ class ClassificationPrediction(Prediction):
         all these columns, whose names then end in the output's name or number.
 
         Args:
-            classes: Names of the classes, in place of their numbers.
+            classes: Names of the classes; by default :attr:`classes`.
             outputs: Names of several yes-or-no outputs; by default their numbers.
             index: Labels of the rows; by default 0 to N - 1.
         """
         num_classes = self.probs.shape[-1]
-        names = None if classes is None else np.array(named("classes", classes, num_classes), object)
+        own = range(num_classes) if self.classes is None else self.classes
+        names = np.array(own if classes is None else named("classes", classes, num_classes))
 
         def of_labels(column: str, labels: Tensor) -> dict[str, np.ndarray]:
-            found = by_output(column, labels.long(), outputs)
-            return found if names is None else {name: names[values] for name, values in found.items()}
+            return {name: names[values] for name, values in by_output(column, labels.long(), outputs).items()}
 
         columns = of_labels("label", self.labels)
         parts = {"total": self.total, "aleatoric": self.aleatoric, "epistemic": self.mutual_information}
         for name, value in parts.items():
             columns |= {} if value is None else by_output(f"{name}_nats", value, outputs)
         for c, probability in enumerate(self.probs.unbind(-1)):
-            columns |= by_output(f"prob_{c if names is None else names[c]}", probability, outputs)
+            columns |= by_output(f"prob_{names[c]}", probability, outputs)
         if self.targets is not None:
             columns |= of_labels("target", self.targets)
         if self.log_density is not None:

@@ -99,7 +99,7 @@ class Prediction(Advised, Shown, ABC):
         if len(self) > len(head) or len(head.columns) > len(names):
             shown = "row" if len(head) == 1 else f"{len(head)} rows"
             notes.append(f"first {shown}; `prediction.to_frame()` has all rows and columns:")
-        rows = [(index, *(head[name][index].item() for name in names)) for index in head.index]
+        rows = [*zip(head.index, *(head[name].tolist() for name in names), strict=True)]
         return Summary(title, notes, rows, ("row", *names))
 
     def _axes_in_words(self) -> str:

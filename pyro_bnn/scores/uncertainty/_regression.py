@@ -13,7 +13,7 @@ from ..._core import checks as _checks
 from ..._core.gaussian_mixture import mixture_cdf, mixture_icdf
 from ..._core.inputs import as_targets
 from ..._core.scope import seeded
-from ..._core.signatures import explained
+from ..._core.signatures import ALPHA, explained
 from ..._core.summary import counted, share
 from .. import metrics
 from ._prediction import Prediction, array, by_output, frame, in_double, require_variance, take
@@ -100,11 +100,13 @@ class RegressionPrediction(Prediction):
         """Standard deviation due to unknown weights, shape ``(N, *O)``."""
         return self.epistemic.sqrt().to(self.mean.dtype)
 
+    @explained("prediction.interval(0.9)", {"alpha": ALPHA})
     def interval(self, level: float = 0.9) -> Tensor:
         """Return the lower and upper ends of central intervals, shape ``(2, N, *O)``.
 
         An observation lies in its interval with probability `level`, and is as likely to lie below it as above it. For
-        counts, the probability is at least `level`, and the probabilities below and above may differ.
+        counts, the probability is at least `level`, and the probabilities below and above may differ. In
+        :meth:`~pyro_bnn.BNNRegressor.predict_interval`, the axis of the two ends comes last.
 
         Args:
             level: Probability of the interval.
