@@ -109,7 +109,7 @@ def said_of(form: str, names: str) -> str:
     """Return a sentence on the columns `names` (in quotes), whose cells have the format `form`."""
     if form == TIME:
         return f"Times in {names} are read as hours: {TIME} is 9.5."
-    return f"Numbers in {names} are read as in {form}: {form} is 1234.5."
+    return f"Numbers in {names} are read as in this example: {form} is 1234.5."
 
 
 def shown_form(written: str) -> str:

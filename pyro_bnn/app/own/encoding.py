@@ -144,20 +144,21 @@ class TableEncoding:
                 "unknown values."
             )
 
-    def far(self, table: Table, inputs: Tensor) -> tuple[list[str], Tensor]:
-        """Return notes on numbers far outside of the training data, and a mask of the rows with such numbers, (N,)."""
-        notes, mask = [], torch.zeros(len(inputs), dtype=torch.bool)
+    def far(self, table: Table, inputs: Tensor) -> tuple[list[str], list[str]]:
+        """Return notes on numbers far outside of the training data, and for each row the columns of such numbers."""
+        notes, names = [], [""] * len(inputs)
         for name, reach in ((feature.name, feature.reach) for feature in self.features if feature.reach):
             are_far = (inputs[:, self.slices[name]].abs() > FAR * reach).any(1)
-            mask |= are_far
             if are_far.any():
+                for index in are_far.nonzero()[:, 0].tolist():
+                    names[index] += f"; {name}" if names[index] else name
                 rows = listed(table.frame.index[are_far.numpy()].tolist(), MOST_NAMED)
                 noun = "row" if are_far.sum() == 1 else "rows"
                 notes.append(
                     f"The number in column {name!r} is far outside of the training data in {noun} {rows}: do not trust "
                     "these predictions, which are not scored."
                 )
-        return notes, mask
+        return notes, names
 
     def unseen(self, table: Table) -> dict[str, list[str]]:
         """Return for each column the categories that occur in the table, but did not occur in training."""

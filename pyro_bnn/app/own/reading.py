@@ -76,7 +76,13 @@ class Table:
                 near = lower[found[0]]
                 hint = f"did you mean {near!r}?" if is_typed else f"rename the column {near!r} if it is meant."
                 raise ValueError(f"{self.shown} has no column {missing[0]!r}; {hint}")
-            needs = "" if is_typed else f" Correct the table, or {training_without(missing)}."
+            if not is_typed and len(missing) > len(names) / 2:
+                raise ValueError(
+                    f"{self.shown} is not a table like the one that the run was trained on. Columns expected: "
+                    f"{listed(names, 20)}; got: {listed(self.names, 20)}.{hint_of_header(self.names)}"
+                )
+            without = f", or {training_without(missing)}" if len(missing) <= MOST_NAMED else ""
+            needs = "" if is_typed else f" Correct the table{without}."
             raise ValueError(
                 f"{self.shown} has no column{'s' * (len(missing) > 1)} {listed(missing)}; its columns are "
                 f"{listed(self.names, 20)}.{needs}{hint_of_header(self.names)}"
