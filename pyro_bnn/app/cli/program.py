@@ -72,7 +72,7 @@ def _top(
 
 for command, examples in COMMANDS:
     paragraphs = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(command) or "")  # Typer would show the line breaks
-    lines = "\n\n".join(["Examples:", *examples])
+    lines = "\n".join(["Examples:", *(f"  {example}" for example in examples)])
     shape = options.BriefHelp if command is train.train else options.PlainCommand
     program.command(help=paragraphs, epilog=lines, cls=shape)(stoppable()(command))  # Typer writes nothing after Ctrl-C
 

@@ -20,7 +20,6 @@ from .output import Output
 from .stopping import loading
 from .weights import command_for_svi
 
-FRACTIONS = "0,.25,.5,.75,.8,.85,.9,.95,.98,.99,1"
 EXAMPLES = (
     "pyro-bnn prune digits-run",
     "pyro-bnn prune digits-run --keep 0.25 --out digits-small",
@@ -31,12 +30,8 @@ EXAMPLES = (
 def prune(
     run: options.Run,
     fractions: Annotated[
-        str,
-        typer.Option(
-            help="Shares of the weights to remove, those of the lowest signal-to-noise ratios first.",
-            show_default=FRACTIONS,
-        ),
-    ] = FRACTIONS,
+        str, typer.Option(help="Shares of the weights to remove, those of the lowest signal-to-noise ratios first.")
+    ] = "0, .25, .5, .75, .8, .85, .9, .95, .98, .99, 1",
     per: Annotated[
         Literal["network", "layer"], typer.Option(help="Whether a share is of all weights, or of each layer's weights.")
     ] = "network",
