@@ -100,8 +100,7 @@ def almost(cells: Cells) -> str:
         return ""
     return (
         f"Most cells of column {cells.name!r} are {kind}, such as {present[fits].iloc[0]!r}, but not "
-        f"{present[~fits].iloc[0]!r} in {cells.place(present.index[~fits][0])}, so the column is read as texts. To "
-        "read it as numbers, correct such cells."
+        f"{present[~fits].iloc[0]!r} in {cells.place(present.index[~fits][0])}"
     )
 
 

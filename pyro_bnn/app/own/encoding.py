@@ -194,7 +194,8 @@ def learned_encoding(
     encoding = TableEncoding(features, [*naming], len(table.names))
     notes = [f"Column {name!r} {reason}: it is left out." for name, reason in left_out.items() if name not in naming]
     texts = {*naming, *encoding.columns("text"), *encoding.columns("category")}
-    notes += [f"{WARNING} {odd}" for name in names if name in texts and (odd := almost(table.column(name)))]
+    said = "so the column is read as texts. To read it as numbers, correct such cells."
+    notes += [f"{WARNING} {odd}, {said}" for name in names if name in texts and (odd := almost(table.column(name)))]
     if naming:
         clauses = in_series([f"column {name!r} {reason}" for name, reason in naming.items()])
         they_are, them = ("it is", "it") if len(naming) == 1 else ("they are", "them")
@@ -204,7 +205,7 @@ def learned_encoding(
         )
     if not encoding.features:
         raise ValueError(f"{table.shown} has no column to predict from. {' '.join(notes)}")
-    said: Mapping[str, list[str]] = {
+    uses: Mapping[str, list[str]] = {
         "Missing values in {} become the mean (numbers and dates) or zeros (texts). One more input marks them.": [
             feature.name for feature in encoding.features if feature.has_missing
         ],
@@ -213,7 +214,7 @@ def learned_encoding(
         ),
         f"Texts in {{}} have many values: their letters become {NUM_HASHED} numbers.": encoding.columns("text"),
     }
-    return encoding, notes + [sentence.format(listed(columns)) for sentence, columns in said.items() if columns]
+    return encoding, notes + [sentence.format(listed(columns)) for sentence, columns in uses.items() if columns]
 
 
 def _of_each(table: Table, read: Mapping[str, Callable[[Cells], T]]) -> dict[str, T]:
