@@ -13,7 +13,7 @@ from torch import Tensor
 from ..._core.summary import counted
 from ..numbers import in_series
 from .amounts import almost, numbers_or_amounts, on_lost_unit, shown_form
-from .cells import Cells, listed, training_without
+from .cells import MOSTLY, NAMES_MONTH, Cells, listed, training_without
 from .reading import WARNING, Table
 
 T = TypeVar("T")
@@ -196,6 +196,13 @@ def learned_encoding(
     texts = {*naming, *encoding.columns("text"), *encoding.columns("category")}
     said = "so the column is read as texts. To read it as numbers, correct such cells."
     notes += [f"{WARNING} {odd}, {said}" for name in names if name in texts and (odd := almost(table.column(name)))]
+    cells = {name: table.column(name).present for name in names if name in texts}
+    dated = [name for name, present in cells.items() if present.str.fullmatch(NAMES_MONTH).mean() > MOSTLY]
+    if dated:
+        notes.append(
+            f"{WARNING} Dates with names of months in {listed(dated)} are read as texts. To read them as dates, write "
+            "them as in 2024-12-31."
+        )
     if naming:
         clauses = in_series([f"column {name!r} {reason}" for name, reason in naming.items()])
         they_are, them = ("it is", "it") if len(naming) == 1 else ("they are", "them")
