@@ -351,12 +351,6 @@ def test_a_number_whose_distance_from_those_of_training_overflows_is_far(tmp_pat
     assert note.startswith("The number in column 'k' is far outside of the training data in row 2: ")
 
 
-@pytest.mark.parametrize(("form", "is_told"), [("{} Jan 2024", True), ("Mai-{:02d}", True), ("Markt {}", False)])
-def test_dates_with_names_of_months_are_told(tmp_path, form, is_told):
-    data = sources.load(config_of(table_of(tmp_path, day=[form.format(i % 28 + 1) for i in range(40)])))
-    assert any("Dates with names of months in 'day' are read as texts." in note for note in data.notes) == is_told
-
-
 def test_a_target_far_from_those_of_training_is_named_by_its_row_in_the_file(tmp_path):
     config = config_of(table_of(tmp_path))
     sample = sources.read_sample(config, sources.load(config).facts, _new(tmp_path, "a,y\n0,1\n0,\n0,1e20\n"))
