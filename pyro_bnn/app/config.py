@@ -214,7 +214,7 @@ class RunConfig:
     time_limit: Annotated[float, Ge(0), Lt(LARGEST)] = setting(
         FIT,
         "Seconds from the start of the command to the end of the fit; chains need at least about 10. The result then "
-        "depends on the speed of the machine, and the report says what was cut short.",
+        "depends on the speed of the machine; the output and the report say what was cut short.",
         default=0.0,
         shown="by the number of rows",
         kinds=ROWS,
