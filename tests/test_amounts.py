@@ -83,7 +83,7 @@ def test_new_rows_are_read_as_in_training(tmp_path):
     config = new_config(str(amounts(tmp_path / "t.csv")), None, {"target": "y", "epochs": 1})[0]
     data = sources.load(config)
     assert [feature.kind for feature in data.facts.table.features] == ["number"] * 3
-    assert "Numbers in 'money' are read as in $1,234.5: $1,234.5 is 1234.5." in data.notes
+    assert "Numbers in 'money' are read as in this example: $1,234.5 is 1234.5." in data.notes
     assert "Times in 'when' are read as hours: 09:30 is 9.5." in data.notes
     train_run(config, data, tmp_path / "run")
     facts = runs.read_facts(tmp_path / "run")

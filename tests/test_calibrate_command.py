@@ -298,7 +298,10 @@ def test_a_pruned_copy_is_calibrated_anew(pyro_bnn, place):  # noqa: F811
             ("--calibrate", 0.02),
             "holds out 6 of 320 training rows, and intervals of 95 % need 19; raise it, or leave it out",
         ),
-        (("--calibrate", 0.999), "--calibrate must leave a row to calibrate and two to fit, got 0.999 for 320 rows"),
+        (
+            ("--calibrate", 0.999),
+            "--calibrate must leave a row to calibrate and two to fit, got 0.999 for 320 rows; choose at most 0.99.",
+        ),
         (("--calibrate", 1), "--calibrate must be at least 0 and below 1, got 1.0."),
         (("--calibrate", 20), "--calibrate must be at least 0 and below 1, got 20.0 (did you mean 0.2?)."),
         (("--calibrate", 2), "--calibrate must be at least 0 and below 1, got 2.0."),

@@ -137,7 +137,7 @@ def test_same_seed_same_posterior_other_seed_other(pyro_bnn, tmp_path):
         (["train", "digits", "--out", "r", "--hold-out", "11"], "held-out classes must be among 0, ..., 9"),
         (["train", "digits", "--out", "r", "--validation", "5000"], "--validation must lie between 1 and"),
         (["train", "digits", "--out", ".", "--device", "abacus"], "unknown device 'abacus'"),
-        (["train", "mnist", "--out", "r", "--data", "nowhere"], "MNIST was not found in"),
+        (["train", "mnist", "--out", "r", "--data", "nowhere"], "pass its folder (--data or $PYRO_BNN_DATA), or down"),
         (["train", "digits"], "Missing --out. Example: pyro-bnn train digits --out FOLDER"),
         (["train", "t.csv"], "Missing --target and --out. Example: pyro-bnn train t.csv --target COLUMN --out FOLDER"),
         (

@@ -254,7 +254,6 @@ IN_WORDS = {
     "accuracy": "only with the tutorial recipes",
     "likelihood": "guessed from the target; a message says which",
     "net": "fully connected layers of --hidden units",
-    "header": "the first line has names",
     "features": "all but the target",
     "drop_missing": "one more input says which values are missing",
     "method": "images svi; tables and arrays auto, or svi if you give a setting that only svi has, such as --epochs",
@@ -265,7 +264,7 @@ IN_WORDS = {
 }
 """Defaults that are no setting of the recipe of an image set."""
 
-SETTINGS = [field.name for field in fields(RunConfig) if field.name not in ("dataset", "target")]
+SETTINGS = [field.name for field in fields(RunConfig) if field.name not in ("dataset", "target", "header")]
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -301,6 +300,8 @@ def test_the_help_of_train_says_what_is_required(pyro_bnn, wide):
     assert "KL weight" not in printed  # this is for image sets; --help-all tells it
     assert "Folder to write to. Required, except with --resume." in printed
     assert "Column to predict. Required for a table." in printed
+    places = [pyro_bnn("train", "--help-all")[1].index(f"│ {name} ") for name in ("--target", "--out", "--device")]
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -394,3 +395,5 @@ def test_the_help_shows_no_type_beside_a_flag(wide):
         shown = CliRunner().invoke(program, words).output
         assert "bool" not in shown.lower()
         assert "--help" in shown
+        narrow = CliRunner(env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).invoke(program, words).output
+        assert "…" not in narrow  # no default is cut

@@ -361,7 +361,9 @@ def test_intervals_of_counts_have_whole_ends():
 def test_what_cannot_be_calibrated_is_refused_before_the_fit(estimator, y, weights, message):
     with pytest.raises(ValueError, match=f"`calibration_fraction` {message}"):
         estimator(calibration_fraction=0.3, **QUICK).fit(np.arange(20.0)[:, None], y, sample_weight=weights)
-    with pytest.raises(ValueError, match=r"must leave a row to calibrate and two to fit, got 0\.95 for 20 rows"):
+    with pytest.raises(
+        ValueError, match=r"must leave a row to calibrate and two to fit, got 0\.95 for 20 rows; choose at most 0\.9\."
+    ):
         pb.BNNRegressor(calibration_fraction=0.95, **QUICK).fit(np.arange(20.0)[:, None], np.arange(20.0))
 
 

@@ -66,3 +66,9 @@ def test_spellings_of_one_category_and_classes_of_few_rows_are_noted_and_stored(
         "2 classes of 'c' with fewer than 5 rows can hardly be learned",
     ]
     assert {f"Warning: {note}" for notes in said.values() for note in notes} <= {*data.notes}
+
+
+@pytest.mark.parametrize(("form", "is_told"), [("{} Jan 2024", True), ("Mai-{:02d}", True), ("Markt {}", False)])
+def test_dates_with_names_of_months_are_told(tmp_path, form, is_told):
+    data = loaded(table_of(tmp_path, day=[form.format(i % 28 + 1) for i in range(40)]))
+    assert any("Dates with names of months in 'day' are read as texts." in note for note in data.notes) == is_told

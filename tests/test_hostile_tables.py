@@ -49,6 +49,7 @@ TABLES = {
     "no target": (GOOD, ("--target", ""), "--target must name the column to predict"),
     "two equal names": (text("a,a,price", "1,2,3"), (), "has two columns named 'a'; give them different names"),
     "no name": (text("a,,price", "1,5,3", "1,9,4"), (), "column 2 of"),
+    "sep= and ends of Excel": (text("sep=;", "a;price;;", "1;x;;", "2;3;;", "3;4;;"), (), "'x' in line 3"),
     "no header": (text("1,2", "3,4", "5,6"), (), "its first line holds numbers; put a line of names above it"),
     "no header, spaces": (text("1 2.5", "3 4"), (), "its first line holds numbers; put a line of names above it"),
     "long line, spaces": (

@@ -293,7 +293,7 @@ def test_numbers_with_commas_in_quotes_are_numbers_and_said(tmp_path, texts):
     feature = data.facts.table.features[1]
     assert feature.mean[0] == pytest.approx(values.mean())
     example = "1234,5" if new else "1,234.5"
-    assert f"Numbers in 'k' are read as in {example}: {example} is 1234.5." in data.notes
+    assert f"Numbers in 'k' are read as in this example: {example} is 1234.5." in data.notes
 
 
 def test_new_rows_whose_numbers_are_written_otherwise_are_read_and_said(tmp_path):
@@ -302,7 +302,7 @@ def test_new_rows_whose_numbers_are_written_otherwise_are_read_and_said(tmp_path
     plain = sources.read_sample(config, facts, _new(tmp_path, "a,k\n0,1020.5\n"))
     other = sources.read_sample(config, facts, _new(tmp_path, 'a,k\n0,"1020,5"\n'))
     assert torch.equal(plain.x, other.x)
-    assert other.notes == ("Numbers in 'k' are read as in 1234,5: 1234,5 is 1234.5.",)
+    assert other.notes == ("Numbers in 'k' are read as in this example: 1234,5 is 1234.5.",)
     assert plain.notes == ()
 
 
@@ -335,6 +335,7 @@ def test_rows_far_from_those_of_training_are_predicted_with_a_warning(pyro_bnn, 
     code, out, err = pyro_bnn("predict", run, new)
     said = "The number in column 'area' is far outside of the training data in row 3: do not trust these predictions"
     assert (code, out.count("\n"), said in err, "inf" in out, "nan" in out) == (0, 4, True, False, False)
+    assert [line.split(",")[-1] for line in out.splitlines()] == ["outside", "", "", "area"]
     out = tmp_path / "out.csv"
     write_table(new, [*houses(2), [*houses()[0][:-1], value]])  # a target is not needed
     code, _, err = pyro_bnn("predict", run, new, "--out", out)

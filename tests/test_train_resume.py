@@ -53,7 +53,8 @@ def stopped(pyro_bnn, tmp_path, monkeypatch, options):  # noqa: F811
     with stopping(monkeypatch):
         code, out, err = pyro_bnn(*options, "--out", tmp_path / "stopped")
     assert (code, out) == (130, "")
-    assert err.strip() == f"error: stopped; `pyro-bnn train --resume {tmp_path / 'stopped'}` continues it."
+    said = f"error: stopped; `pyro-bnn train --resume {tmp_path / 'stopped'}` continues it."
+    assert err.strip() == f"{said} Until then, its files are in the hidden folder .stopped.part."
     return tmp_path / "stopped"
 
 

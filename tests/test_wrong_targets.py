@@ -70,9 +70,18 @@ def test_amounts_are_predicted_in_their_unit(pyro_bnn, tmp_path):  # noqa: F811
     code, text, err = pyro_bnn(
         "train", table, "--target", "y", "--features", "x", "--out", tmp_path / "run", *QUICK, "--epochs", 400
     )
-    assert (code, "Numbers in 'y' are read as in $1,234.5" in text) == (0, True), err
+    assert (code, "Numbers in 'y' are read as in this example: $1,234.5" in text) == (0, True), err
     assert pyro_bnn("predict", tmp_path / "run", table, "--out", out)[0] == 0
     assert float(predictions_in(out)[30]["mean"]) == pytest.approx(31_007, abs=5_000)
+
+
+@pytest.mark.parametrize("likelihood", [(), ("--likelihood", "gaussian")])
+def test_amounts_with_one_text_among_them_are_no_classes(pyro_bnn, tmp_path, likelihood):  # noqa: F811
+    rows = [(row % 7, "k.A." if row == 5 else f"{row}.500,00 €") for row in range(1, 31)]
+    table = write_table(tmp_path / "t.csv", rows, ("x", "y"))
+    code, _, err = pyro_bnn("train", table, "--target", "y", *likelihood, "--out", tmp_path / "run")
+    said = "but not 'k.A.' in line 6; correct such cells or empty them, or choose --likelihood categorical for classes."
+    assert (code, said in err) == (2, True), err
 
 
 def test_a_target_with_a_few_texts_may_be_classes(pyro_bnn, tmp_path):  # noqa: F811

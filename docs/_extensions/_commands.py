@@ -44,7 +44,7 @@ def section(name: str, command: Any) -> str:
         if p.param_type_name == "argument"
     ]
     usage = f"pyro-bnn {name} [OPTIONS] {' '.join(words)}".strip()
-    examples = "\n".join(command.epilog.split("\n\n")[1:])
+    examples = "\n".join(map(str.strip, command.epilog.split("\n")[1:]))
     block = "```text\n{}\n```".format
     parts = [f"## {name}", block(usage), marked(command.help)]
     parts += ["Examples:", block(examples)]

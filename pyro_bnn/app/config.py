@@ -67,6 +67,7 @@ def _inputs(spec: str) -> None:
 
 NETWORK, FIT, OWN = "Data, network and prior", "Fit", "Tables and arrays of your own"  # headings in the help
 SVI, IMAGE_SETS = "Variational fit (of images, or with --method svi)", "Image sets"  # further headings
+PANELS = ("", OWN, NETWORK, FIT, SVI, IMAGE_SETS, "General")  # in the order of the help; the first has no heading
 KINDS = {"images": "image sets", "table": "tables", "arrays": "arrays"}  # as named in messages
 IMAGES, TABLE, ROWS = ("images",), ("table",), ("table", "arrays")
 Whole = Annotated[int, Ge(0), Lt(2**63)]  # the limit is that of torch's seeds
@@ -108,14 +109,13 @@ class RunConfig:
 
     dataset: str = setting(
         NETWORK,
-        "A file of your own: a table (*.csv, *.tsv, *.txt, *.data, *.dat or *.parquet) or arrays (*.npz). Or an image "
-        "set: digits, mnist or fashion-mnist.",
+        "A table (*.csv, *.tsv, *.txt, *.data, *.dat or *.parquet), arrays (*.npz), or an image set: digits, mnist or "
+        "fashion-mnist.",
         check=kind_of,
     )
     prior: str = setting(
         NETWORK,
-        f"{PRIOR_CHOICES}. Or GLOB=PRIOR;GLOB=PRIOR: each parameter gets the prior of the first glob that matches its "
-        "name.",
+        f"{PRIOR_CHOICES}. Or GLOB=PRIOR;GLOB=PRIOR: the first glob that matches a parameter's name gives its prior.",
         choices=tuple(f"{name}:" for name in PRIORS),
         check=make_prior,
     )
@@ -204,20 +204,17 @@ class RunConfig:
     )
     method: Literal["auto", "mclmc", "svi"] = setting(
         FIT,
-        "Method of inference. auto: scores on held-out rows choose the network, the prior and the kind of noise, "
-        "except those that you give. Then chains in C draw weights of the best network. With too many rows or no C "
-        "compiler, auto uses svi. mclmc: chains in C for the given settings. svi: a variational fit, the only method "
-        "for images.",
+        "auto: scores on held-out rows choose the network, the prior and the kind of noise, except those that you "
+        "give. Then chains in C draw weights of the best network. With too many rows or no C compiler, auto uses svi. "
+        "mclmc: chains in C for the given settings. svi: a variational fit, the only method for images.",
         default="svi",
         shown="images svi; tables and arrays auto, or svi if you give a setting that only svi has, such as --epochs",
         kinds=ROWS,
     )
     time_limit: Annotated[float, Ge(0), Lt(LARGEST)] = setting(
         FIT,
-        "Seconds from the start of the command to the end of the fit, imports and compilation included. Scores and "
-        "files then take a few seconds more. Chains need at least about 10 seconds, and more on a busy machine. The "
-        "output says if networks were not compared; the report says what else was cut short. The result depends on "
-        "the speed of the machine.",
+        "Seconds from the start of the command to the end of the fit; chains need at least about 10. The result then "
+        "depends on the speed of the machine; the output and the report say what was cut short.",
         default=0.0,
         shown="by the number of rows",
         kinds=ROWS,
@@ -228,12 +225,12 @@ class RunConfig:
         "in place of their weights) or flipout.",
         default="weights",
     )
-    target: str = setting(OWN, "Column to predict. Required for a table.", default="", shown="", kinds=TABLE)
+    target: str = setting("", "Column to predict. Required for a table.", default="", shown="", kinds=TABLE)
     header: bool = setting(
         OWN,
-        "Whether the first line of a text file has the names of the columns. With --no-header, they are c1, c2, ...",
+        "Whether the first line has the names of the columns. With --no-header, they are c1, c2, ...",
         default=True,
-        shown="the first line has names",
+        shown="",
         kinds=TABLE,
     )
     features: tuple[Name, ...] = setting(
@@ -246,7 +243,7 @@ class RunConfig:
     )
     ignore: tuple[Name, ...] = setting(
         OWN,
-        "Columns of a table that are not used to predict, such as identifiers. `predict` copies them into its output.",
+        "Columns that are not used to predict, such as identifiers. `predict` copies them into its output.",
         default=(),
         shown="none",
         kinds=TABLE,
@@ -267,9 +264,8 @@ class RunConfig:
     )
     calibrate: Annotated[float, Ge(0), Lt(1)] = setting(
         OWN,
-        "Share of the training rows, such as 0.2, that is kept out of the fit. These rows correct the intervals of "
-        "numbers, or determine sets of classes, so that the promised share of new targets lies in them (conformal "
-        "prediction).",
+        "Share of the training rows, such as 0.2, that is kept out of the fit, and makes the intervals, or sets of "
+        "classes, hold the promised share of new targets (conformal prediction).",
         default=0.0,
         shown="none",
         kinds=ROWS,
@@ -284,8 +280,8 @@ class RunConfig:
     )
     split_by: str = setting(
         OWN,
-        "Column of a table with dates or numbers, by which the rows are divided: the latest rows are the test rows, "
-        "and the rows just before them are used for --calibrate.",
+        "Column of dates or numbers: the latest rows become the test rows, and the rows just before them serve "
+        "--calibrate.",
         default="",
         shown="a choice at random",
         kinds=TABLE,

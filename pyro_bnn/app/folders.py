@@ -211,7 +211,10 @@ def _working(folder: Folder) -> Iterator[Folder]:
         yield folder
     except KeyboardInterrupt as error:
         if is_resumable(place):
-            raise KeyboardInterrupt(f"stopped; `pyro-bnn train --resume {quote(place.shown)}` continues it.") from error
+            raise KeyboardInterrupt(
+                f"stopped; `pyro-bnn train --resume {quote(place.shown)}` continues it. Until then, its files are in "
+                f"the hidden folder {place.part.name}."
+            ) from error
         if folder.manifest.command == "train":
             raise KeyboardInterrupt(f"{place.shown} {NOTHING_KEPT}") from error
         raise

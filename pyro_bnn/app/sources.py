@@ -286,6 +286,7 @@ class Sample:
     rows: list[int]  # number of each row in its file, from 1
     kept: Mapping[str, list[str]]  # columns of the file to copy beside the predictions
     notes: tuple[str, ...] = ()  # sentences that tell the user how the rows were processed
+    outside: Sequence[str] | None = None  # for each row of a table, the columns whose numbers are far from training
 
 
 def read_sample(
@@ -339,9 +340,10 @@ def read_sample(
     if others and not keep:
         notes.append(f"Not used and not copied: {listed(others)}. To copy columns, name all of them in --keep.")
     copied = {name: table.frame[name].fillna("").tolist() for name in names}
-    notes_on_far, is_far = encoding.far(table, inputs)
-    notes += notes_on_far
-    return Sample(inputs, y, has_target & ~is_far, table.frame.index.tolist(), copied, (*notes, *on_targets))
+    notes_on_far, outside = encoding.far(table, inputs)
+    has_target &= torch.tensor([not names for names in outside])
+    notes += [*notes_on_far, *on_targets]
+    return Sample(inputs, y, has_target, table.frame.index.tolist(), copied, tuple(notes), outside)
 
 
 def num_trained_on(config: RunConfig, facts: Facts, sample: Sample) -> int:

@@ -96,7 +96,8 @@ def method_for(settings: Mapping[str, Any]) -> str:
     if method is None:
         return "svi" if names else "auto"
     if names and method != "svi":
-        raise ValueError(f"--method {method} has no {' and '.join(names)}; leave out these options, or choose svi.")
+        them = "it" if len(names) == 1 else "them"
+        raise ValueError(f"--method {method} has no {' and '.join(names)}; leave {them} out, or choose svi.")
     return str(method)
 
 

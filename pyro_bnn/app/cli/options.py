@@ -1,5 +1,6 @@
 """Options and arguments that several commands share, and functions that parse and check their values."""
 
+import copy
 import inspect
 import os
 import re
@@ -11,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from .. import recipes, specs
-from ..config import FIT, IMAGE_SETS, NETWORK, OWN, PICTURE_FORMATS, SVI, RunConfig, option_of, settings
+from ..config import IMAGE_SETS, PANELS, PICTURE_FORMATS, RunConfig, option_of, settings
 from ..remedies import MANIFEST, no_run
 from ..specs import TABLES
 
@@ -98,7 +99,8 @@ BRIEF = (
     *("out", "target", "header", "ignore", "calibrate", "split_by", "hidden", "prior", "method", "time_limit"),
     "help_all",
 )
-PANELS = (OWN, NETWORK, FIT, SVI, IMAGE_SETS)  # headings of settings, in the order of the help
+OF_TRAIN = {"out": "", "help_all": "", "recipe": IMAGE_SETS, "data": IMAGE_SETS, "download": IMAGE_SETS}
+"""Headings in the help of `train` for options that are no settings; the last heading is for all others."""
 OF_COLUMNS = ("--target", "--features", "--ignore", "--keep")  # `prune --keep` takes a share
 ALL = "pyro_bnn.help_all"  # key in the `meta` dictionary of Typer's context, present if `--help-all` was given
 
@@ -132,6 +134,16 @@ class PlainCommand(PlainFlags, TyperCommand):
         rest: list[str] = super().parse_args(ctx, args)
         return rest
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, with the examples after the first sentence."""
+        before = self.help, self.epilog
+        first, _, rest = (self.help or "").partition("\n\n")
+        self.help, self.epilog = f"{first}\n\n{self.epilog}\n\n{rest}", None
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self.help, self.epilog = before
+
 
 class PlainGroup(PlainFlags, TyperGroup):
     """The program, which is a group of commands."""
@@ -141,16 +153,21 @@ class BriefHelp(PlainCommand):
     """The command `train`. `--help` shows only the options in `BRIEF`, and `--help-all` shows all options."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help for the options in `BRIEF`, or for all options if `--help-all` was given."""
+        """Write the help: all of it for `--help-all`, or else `BRIEF` without the defaults of image sets."""
         others = [option for option in self.params if option.name not in BRIEF and not ctx.meta.get(ALL)]
         options = [option for option in others if isinstance(option, TyperOption) and not option.hidden]
+        helps = {option: option.help for option in self.get_params(ctx) if isinstance(option, TyperOption)}
         for option in options:
             option.hidden = True
+        for option in () if ctx.meta.get(ALL) else helps:
+            option.help = re.sub("images .*; tables and arrays ", "", option.help or "")
         try:
             super().format_help(ctx, formatter)
         finally:
             for option in options:
                 option.hidden = False
+            for option, words in helps.items():
+                option.help = words
 
 
 def _tell_all(ctx: typer.Context, is_asked: bool) -> None:
@@ -169,23 +186,30 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Add an option to the command for each setting of a run. An option that the user leaves out is None."""
     hints = get_type_hints(RunConfig)
     signature = inspect.signature(command)
-    options = {name: part for name, part in signature.parameters.items() if part.kind is not part.VAR_KEYWORD}
-    for name, setting in sorted(settings().items(), key=lambda item: PANELS.index(item[1].panel)):
-        if name in options:
+    dataset, *others = (part for part in signature.parameters.values() if part.kind is not part.VAR_KEYWORD)
+    panels: dict[str, list[inspect.Parameter]] = {panel: [] for panel in PANELS}
+    for name, setting in settings().items():
+        if name == dataset.name:
             continue
         kind = hints[name]
         option = typer.Option(
             help=setting.help,
             show_default=recipes.default(name) if setting.shown is None else setting.shown or False,
             autocompletion=one_of(*(setting.choices or (get_args(kind) if get_origin(kind) is Literal else ()))),
-            rich_help_panel=setting.panel,
+            rich_help_panel=setting.panel or None,
         )
         typed: Any = kind if kind in (int, float, bool) else str
         annotation = Annotated[typed | None, option]
-        options[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-    recipe = options.pop("recipe").replace(kind=inspect.Parameter.KEYWORD_ONLY)
-    options["recipe"] = recipe  # below the other options of image sets
-    command.__dict__["__signature__"] = signature.replace(parameters=[*options.values()])
+        part = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        panels[setting.panel].append(part)
+    for part in others:
+        panel = OF_TRAIN.get(part.name, PANELS[-1])
+        kind, option = get_args(part.annotation)
+        option = copy.copy(option)
+        option.rich_help_panel = panel or None
+        panels[panel].append(part.replace(kind=part.KEYWORD_ONLY, annotation=Annotated[kind, option]))
+    parameters = [dataset, *(part for parts in panels.values() for part in parts)]
+    command.__dict__["__signature__"] = signature.replace(parameters=parameters)
     return command
 
 

@@ -99,6 +99,8 @@ def for_terminal(csv: str) -> str:
     import pandas as pd  # imported late: importing takes long
 
     frame = pd.read_csv(io.StringIO(csv), dtype=str, keep_default_na=False)
+    if "outside" in frame and not frame["outside"].any():
+        frame = frame.drop(columns="outside")
     numbers = frame.loc[:, frame.columns.str.match(PREDICTED)].astype(float)
     size = numbers.filter(regex="^sd").median().min()  # NaN for classes
     digits = max(3 - math.ceil(math.log10(size)), 0) if 0 < size < math.inf else 3

@@ -86,10 +86,10 @@ def predict(
     --calibrate, the intervals are conformal, and each class has a column that says whether the class is in the
     conformal set (1) or not (0).
 
-    Rows keep their order. The first column has the row numbers, unless a copied column identifies the rows. Standard
-    deviations and probabilities have at least three significant digits, and the mean and the intervals have as many
-    decimals as the sd. If the file contains the target, the command also prints scores. With --json and without --out,
-    the JSON document contains the predictions.
+    Rows keep their order. The first column has the row numbers, unless a copied column identifies the rows. In rows of
+    a table, the last column, outside, names the columns whose numbers are more than three times as far from the mean as
+    in any training row: do not trust such rows. If the file contains the target, the command also prints scores. With
+    --json and without --out, the JSON document contains the predictions.
     """
     levels = options.read_numbers(float, f"{LEVEL}" if level is None else level, "--level")
     if not levels or not all(0 < share < 1 for share in levels):

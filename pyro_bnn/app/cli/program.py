@@ -72,7 +72,7 @@ def _top(
 
 for command, examples in COMMANDS:
     paragraphs = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(command) or "")  # Typer would show the line breaks
-    lines = "\n\n".join(["Examples:", *examples])
+    lines = "\n".join(["Examples:", *(f"  {example}" for example in examples)])
     shape = options.BriefHelp if command is train.train else options.PlainCommand
     program.command(help=paragraphs, epilog=lines, cls=shape)(stoppable()(command))  # Typer writes nothing after Ctrl-C
 
@@ -140,6 +140,7 @@ def _did_you_mean(near: str) -> str:
 def _fail(message: str, code: int) -> None:
     message = "\n- ".join(" ".join(item.split()) for item in message.split("\n- "))  # a list has a line for each item
     message = re.sub(r"(['`])(--[a-z][a-z-]*)\1", r"\2", message)  # Typer quotes options
+    message = re.sub(r"\(`[a-z]+(=True)?`(, | or )--", "(--", message)  # the name in Python stands before the option
     is_json = "--json" in sys.argv
     name = next(iter(sys.argv[1:]), "")
     output = Output("" if name.startswith("-") else name, as_json=is_json, only_notes=True)

@@ -31,7 +31,7 @@ def prune(
     run: options.Run,
     fractions: Annotated[
         str, typer.Option(help="Shares of the weights to remove, those of the lowest signal-to-noise ratios first.")
-    ] = "0,.25,.5,.75,.8,.85,.9,.95,.98,.99,1",
+    ] = "0, .25, .5, .75, .8, .85, .9, .95, .98, .99, 1",
     per: Annotated[
         Literal["network", "layer"], typer.Option(help="Whether a share is of all weights, or of each layer's weights.")
     ] = "network",

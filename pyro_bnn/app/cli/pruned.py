@@ -15,13 +15,13 @@ def conclusions_of(report: pruning.PruningReport, gains: PruningGains) -> str:
 
 def table_of(report: pruning.PruningReport, gains: PruningGains) -> str:
     """Return a table with the scores, the file size and the speed for each share of removed weights."""
-    first = report.rows[0]
-    name, form = ("RMSE", ".4g") if first.accuracy is None else ("accuracy", ".2%")
+    name, form = ("RMSE", ".4g") if report.rows[0].accuracy is None else ("accuracy", ".2%")
     heads = [f"{name}, mean", "NLL, mean", f"{name}, draws", "NLL, draws"]
     cells = [["removed", "left", *heads, "file, MB", "speed"]]
     for row, gain in zip(report.rows, gains.rows, strict=True):
         mean, drawn = (row.mean_rmse, row.rmse) if row.accuracy is None else (row.mean_accuracy, row.accuracy)
-        scores = [format(mean, form), f"{row.mean_nll:.4f}", format(drawn, form), f"{row.nll:.4f}"]
+        first, second = (format(score, form).replace("%", " %") for score in (mean, drawn))
+        scores = [first, f"{row.mean_nll:.4f}", second, f"{row.nll:.4f}"]
         costs = [f"{gain.file_bytes / 1e6:.3f}", f"{gain.dense_seconds / gain.sparse_seconds:.1f} x"]
         cells.append([f"{100 * row.fraction:.4g} %", f"{row.num_weights:,}", *scores, *costs])
     title = f"{report.num_weights:,} weights, {report.num_data:,} rows, means of {report.num_samples} draws:"

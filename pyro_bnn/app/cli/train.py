@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import typer
 
 from .. import recipes, specs
-from ..config import IMAGE_SETS, LEVEL, settings
+from ..config import LEVEL, settings
 from ..numbers import in_series
 from ..remedies import limit_in, quote
 from ..specs import TABLES
@@ -68,7 +68,6 @@ def train(
             "config.json in the run's folder contains the values of the run.",
             show_default="default",
             autocompletion=options.one_of(*recipes.NAMES),
-            rich_help_panel=IMAGE_SETS,
         ),
     ] = None,
     data: options.Data = None,
@@ -90,19 +89,10 @@ def train(
 ) -> None:
     """Train a Bayesian network on a table, arrays or images.
 
-    The settings, the history and the posterior are written to a folder. Tables and arrays are fitted by default with
-    chains: Markov chains, each of which draws many networks that agree with the data. Ctrl-C stops the training. A
-    variational run can then be continued with --resume. A run with chains cannot be continued, since nothing of it is
-    kept.
-
-    For tables and arrays, you may choose the network, its prior and the kind of noise. Settings that you leave out are
-    chosen by their scores on held-out training rows (see --method). For image sets, they come from a recipe (see
-    --help-all).
-
-    Numbers and dates in a table are standardised, and each category becomes an input. All results are in the units of
-    the target.
-
-    --help-all shows all options: recipes, the columns to use, your own network, --resume, --json and more.
+    Settings that you leave out are chosen by their scores on held-out training rows, or come from a recipe for image
+    sets. Tables and arrays are fitted by default with chains: Markov chains, each of which draws many networks that
+    agree with the data. Ctrl-C stops the training; only a variational run can be continued, with --resume. --help-all
+    shows all options, also those for image sets and for a network of your own.
     """
     begin = time.perf_counter()
     given = options.read_settings(typed)

@@ -100,8 +100,7 @@ def almost(cells: Cells) -> str:
         return ""
     return (
         f"Most cells of column {cells.name!r} are {kind}, such as {present[fits].iloc[0]!r}, but not "
-        f"{present[~fits].iloc[0]!r} in {cells.place(present.index[~fits][0])}, so the column is read as texts. To "
-        "read it as numbers, correct such cells."
+        f"{present[~fits].iloc[0]!r} in {cells.place(present.index[~fits][0])}"
     )
 
 
@@ -109,7 +108,7 @@ def said_of(form: str, names: str) -> str:
     """Return a sentence on the columns `names` (in quotes), whose cells have the format `form`."""
     if form == TIME:
         return f"Times in {names} are read as hours: {TIME} is 9.5."
-    return f"Numbers in {names} are read as in {form}: {form} is 1234.5."
+    return f"Numbers in {names} are read as in this example: {form} is 1234.5."
 
 
 def shown_form(written: str) -> str:

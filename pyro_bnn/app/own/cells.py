@@ -33,6 +33,8 @@ DATES = {
 """Formats of dates. Each format has a pattern that matches a date, and a replacement text that puts the year first."""
 
 DATE_LIKE = r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](?:\d{4}|\d{2}))(?:[ T].*)?"
+MONTH = r"(?:jan|feb|m[aä]r|apr|ma[iy]|june?|jul|aug|sept?|o[ck]t|nov|de[cz])(?:r?uary?|ch|il|[isyz]|ust|t?ember|ober)?"
+NAMES_MONTH = rf"(?i)(?:\d{{1,2}}[-. ]+)?{MONTH}[-., ]+(?:\d{{1,2}},? +)?\d{{2,4}}"  # such as 31 Dec 2024 or Dec-24
 
 
 @dataclass(frozen=True)

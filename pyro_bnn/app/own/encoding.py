@@ -13,7 +13,7 @@ from torch import Tensor
 from ..._core.summary import counted
 from ..numbers import in_series
 from .amounts import almost, numbers_or_amounts, on_lost_unit, shown_form
-from .cells import Cells, listed, training_without
+from .cells import MOSTLY, NAMES_MONTH, Cells, listed, training_without
 from .reading import WARNING, Table
 
 T = TypeVar("T")
@@ -144,20 +144,21 @@ class TableEncoding:
                 "unknown values."
             )
 
-    def far(self, table: Table, inputs: Tensor) -> tuple[list[str], Tensor]:
-        """Return notes on numbers far outside of the training data, and a mask of the rows with such numbers, (N,)."""
-        notes, mask = [], torch.zeros(len(inputs), dtype=torch.bool)
+    def far(self, table: Table, inputs: Tensor) -> tuple[list[str], list[str]]:
+        """Return notes on numbers far outside of the training data, and for each row the columns of such numbers."""
+        notes, names = [], [""] * len(inputs)
         for name, reach in ((feature.name, feature.reach) for feature in self.features if feature.reach):
             are_far = (inputs[:, self.slices[name]].abs() > FAR * reach).any(1)
-            mask |= are_far
             if are_far.any():
+                for index in are_far.nonzero()[:, 0].tolist():
+                    names[index] += f"; {name}" if names[index] else name
                 rows = listed(table.frame.index[are_far.numpy()].tolist(), MOST_NAMED)
                 noun = "row" if are_far.sum() == 1 else "rows"
                 notes.append(
                     f"The number in column {name!r} is far outside of the training data in {noun} {rows}: do not trust "
                     "these predictions, which are not scored."
                 )
-        return notes, mask
+        return notes, names
 
     def unseen(self, table: Table) -> dict[str, list[str]]:
         """Return for each column the categories that occur in the table, but did not occur in training."""
@@ -193,7 +194,15 @@ def learned_encoding(
     encoding = TableEncoding(features, [*naming], len(table.names))
     notes = [f"Column {name!r} {reason}: it is left out." for name, reason in left_out.items() if name not in naming]
     texts = {*naming, *encoding.columns("text"), *encoding.columns("category")}
-    notes += [f"{WARNING} {odd}" for name in names if name in texts and (odd := almost(table.column(name)))]
+    said = "so the column is read as texts. To read it as numbers, correct such cells."
+    notes += [f"{WARNING} {odd}, {said}" for name in names if name in texts and (odd := almost(table.column(name)))]
+    cells = {name: table.column(name).present for name in names if name in texts}
+    dated = [name for name, present in cells.items() if present.str.fullmatch(NAMES_MONTH).mean() > MOSTLY]
+    if dated:
+        notes.append(
+            f"{WARNING} Dates with names of months in {listed(dated)} are read as texts. To read them as dates, write "
+            "them as in 2024-12-31."
+        )
     if naming:
         clauses = in_series([f"column {name!r} {reason}" for name, reason in naming.items()])
         they_are, them = ("it is", "it") if len(naming) == 1 else ("they are", "them")
@@ -203,7 +212,7 @@ def learned_encoding(
         )
     if not encoding.features:
         raise ValueError(f"{table.shown} has no column to predict from. {' '.join(notes)}")
-    said: Mapping[str, list[str]] = {
+    uses: Mapping[str, list[str]] = {
         "Missing values in {} become the mean (numbers and dates) or zeros (texts). One more input marks them.": [
             feature.name for feature in encoding.features if feature.has_missing
         ],
@@ -212,7 +221,7 @@ def learned_encoding(
         ),
         f"Texts in {{}} have many values: their letters become {NUM_HASHED} numbers.": encoding.columns("text"),
     }
-    return encoding, notes + [sentence.format(listed(columns)) for sentence, columns in said.items() if columns]
+    return encoding, notes + [sentence.format(listed(columns)) for sentence, columns in uses.items() if columns]
 
 
 def _of_each(table: Table, read: Mapping[str, Callable[[Cells], T]]) -> dict[str, T]:

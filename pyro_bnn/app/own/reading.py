@@ -76,7 +76,13 @@ class Table:
                 near = lower[found[0]]
                 hint = f"did you mean {near!r}?" if is_typed else f"rename the column {near!r} if it is meant."
                 raise ValueError(f"{self.shown} has no column {missing[0]!r}; {hint}")
-            needs = "" if is_typed else f" Correct the table, or {training_without(missing)}."
+            if not is_typed and len(missing) > len(names) / 2:
+                raise ValueError(
+                    f"{self.shown} is not a table like the one that the run was trained on. Columns expected: "
+                    f"{listed(names, 20)}; got: {listed(self.names, 20)}.{hint_of_header(self.names)}"
+                )
+            without = f", or {training_without(missing)}" if len(missing) <= MOST_NAMED else ""
+            needs = "" if is_typed else f" Correct the table{without}."
             raise ValueError(
                 f"{self.shown} has no column{'s' * (len(missing) > 1)} {listed(missing)}; its columns are "
                 f"{listed(self.names, 20)}.{needs}{hint_of_header(self.names)}"
@@ -104,13 +110,17 @@ def read_table(path: str | Path, *, header: bool = True) -> Table:
     names, frame, separator, lines = _parquet(path) if is_parquet else _separated(path, header=header)
     frame = frame.apply(lambda column: column.str.strip()).astype(object)
     frame = frame.mask(frame.apply(lambda column: column.str.lower().isin(MISSING) | column.isna()), None)
+    while names and not names[-1] and frame.iloc[:, -1].isna().all():  # only separators, as some programs write them
+        names, frame = names[:-1], frame.iloc[:, :-1]
     notes = []
     if names and not names[0] and frame[0].str.fullmatch(r"\d+").eq(True).all() and frame[0].is_unique:
         notes.append(f"The first column of {path} has no name and holds row numbers: it is left out.")
         names, frame = names[1:], frame.iloc[:, 1:]
     if "" in names:
         number = names.index("") + 1 + len(notes)
-        raise ValueError(f"column {number} of {path} has no name; write one into the first line.")
+        raise ValueError(
+            f"column {number} of {path} has no name; write one into the first line, which must hold all names."
+        )
     twice = pd.Index(names)[pd.Index(names).duplicated()]
     if len(twice):
         raise ValueError(
@@ -149,10 +159,12 @@ def _separated(path: Path, *, header: bool) -> tuple[list[str], pd.DataFrame, st
             raise ValueError(f"{path} is empty; pass a table with a line of names and a line for each row.")
     except UnicodeDecodeError as error:
         converted = path.with_name(f"{path.stem}-utf8{path.suffix}").name
-        code = "cp1252" if re.search(b"[\x80-\x9f]", path.read_bytes()) else "latin1"  # which has no such letters
-        command = f"iconv -f {code} -t utf8 {shlex.quote(str(path))} > {shlex.quote(converted)}"
         is_wide = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")  # the file is in UTF-16
-        hint = "." if is_wide else f". If it is in {code}, this command does so: {command}"
+        code = (
+            "utf16" if is_wide else "cp1252" if re.search(b"[\x80-\x9f]", path.read_bytes()) else "latin1"
+        )  # which has no such letters
+        command = f"iconv -f {code} -t utf8 {shlex.quote(str(path))} > {shlex.quote(converted)}"
+        hint = f". If it is in {code}, this command does so: {command}"
         byte = f"byte {error.object[error.start]:#04x} cannot be read"
         raise ValueError(f"{path} is not text in UTF-8 ({byte}); save it as UTF-8{hint}") from error
     if not header:
@@ -176,7 +188,7 @@ def _records(file: Iterable[str], path: Path, separator: str) -> tuple[list[list
     line = 1
     try:
         for cells in reader:
-            if len(cells) > 1 or (cells and cells[0].strip()):
+            if (len(cells) > 1 or (cells and cells[0].strip())) and cells != ["sep=", ""]:  # a first line of Excel
                 records.append(cells)
                 lines.append(line)
                 if len(cells) != len(records[0]):

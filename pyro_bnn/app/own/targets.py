@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from .amounts import numbers_or_amounts, on_lost_unit, shown_form
+from .amounts import almost, numbers_or_amounts, on_lost_unit, shown_form
 from .cells import Cells
 from .encoding import LARGEST, MOST_CATEGORIES, moments
 
@@ -97,8 +97,11 @@ def target_numbers(cells: Cells) -> tuple[np.ndarray, str]:
 
 def _read(cells: Cells) -> tuple[np.ndarray, str] | None:
     """Read the cells of a target as numbers. If few values are distinct, the error about texts suggests classes."""
-    may_be_classes = cells.present.nunique() <= MOST_CATEGORIES
-    return numbers_or_amounts(replace(cells, instead=AS_CLASSES if may_be_classes else ""))
+    remedy = AS_CLASSES if cells.present.nunique() <= MOST_CATEGORIES else ""
+    found = numbers_or_amounts(replace(cells, instead=remedy))
+    if found is None and (odd := almost(cells)):
+        raise ValueError(f"{odd}; correct such cells or empty them{f', or {remedy}' if remedy else ''}.")
+    return found
 
 
 def _remedy_for_texts(cells: Cells) -> str:

@@ -209,6 +209,7 @@ def table_of_predictions(
             seed=seed,
         )
         columns = _columns(prediction, target, levels, calibration)
+        columns |= {} if sample.outside is None else {"outside": sample.outside[part]}
         names = _kept_names(sample.kept, {"row", *columns})
         kept = {name: cells[part] for name, cells in zip(names, sample.kept.values(), strict=True)}
         tables.append(pd.DataFrame({"row": sample.rows[part], **kept, **columns}))

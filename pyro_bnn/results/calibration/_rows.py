@@ -14,7 +14,10 @@ def set_aside(name: str, num_rows: int, share: float, seed: int) -> tuple[list[i
     """Split rows at random. Return the sorted indices of the rows for the fit, and of the rows that are set aside."""
     count = round(_checks.between_zero_and_one(name, share) * num_rows)
     if not 1 <= count <= num_rows - 2:
-        raise ValueError(f"`{name}` must leave a row to calibrate and two to fit, got {share!r} for {num_rows} rows.")
+        most = f"; choose at most {(100 * num_rows - 200) // num_rows / 100:g}" if count > 1 else ""
+        raise ValueError(
+            f"`{name}` must leave a row to calibrate and two to fit, got {share!r} for {num_rows} rows{most}."
+        )
     order = np.random.default_rng(seed).permutation(num_rows)
     return sorted(order[count:].tolist()), sorted(order[:count].tolist())
 

@@ -84,7 +84,7 @@ class PruningReport(Shown):
         ]
         for row in self.rows:
             scores = (row.mean_accuracy, row.accuracy) if is_classes else (row.mean_rmse, row.rmse)
-            shown = [f"{score:10.2%}" if is_classes else f"{score:10.4g}" for score in scores]
+            shown = [f"{score:9.2%}".replace("%", " %") if is_classes else f"{score:10.4g}" for score in scores]
             ratio = f"{row.threshold:.3g}" if row.threshold else "-"
             lines.append(
                 f"{100 * row.fraction:6.4g} % {row.num_weights:11,d} {ratio:>9s} {shown[0]} {row.mean_nll:8.4f} "
