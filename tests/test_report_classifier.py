@@ -12,7 +12,7 @@ from pyro_bnn import metrics
 from pyro_bnn.app.reports.evaluation import ClassifierScores, Evaluation
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.calibration import calibration_of, calibration_section, of_calibration
-from pyro_bnn.app.reports.page.classifier import accuracy_section
+from pyro_bnn.app.reports.page.classifier import accuracy_section, all_right
 from pyro_bnn.app.reports.page.examples import examples_section
 from pyro_bnn.app.reports.page.section import Headline
 from pyro_bnn.app.reports.page.subject import Classified
@@ -276,6 +276,19 @@ def test_deferring_is_advised_if_errors_are_among_the_least_certain_rows():
     assert re.fullmatch(rf"{said}[0-9.]+ % right \(480 rows\)", usable)
 
 
+@pytest.mark.parametrize(("num_wrong", "level"), [(0, "good"), (1, "note")])
+def test_a_few_rows_that_are_all_right_need_no_warning(num_wrong, level):
+    y = torch.arange(36) % 3
+    probs = 0.1 + 0.7 * torch.nn.functional.one_hot(y, 3)
+    y[:num_wrong] = 2
+    subject = classifier(probs, y, probs)
+    verdicts = all_right(
+        subject.classified, [*accuracy_section(subject).verdicts, *calibration_section(subject).verdicts]
+    )
+    assert {verdict.level for verdict in verdicts if verdict.word == "unclear"} == {level}
+    assert accuracy_section(subject).usable.startswith(f"{36 - num_wrong} of 36 right")
+
+
 def test_the_calibration_error_is_on_the_page_once():
     """The text has the error of `evaluate`, the table has bins of equal count, and the picture has no number."""
     subject = labelled("too sure")
@@ -304,6 +317,11 @@ def test_a_rare_class_is_judged_by_its_probabilities(is_useful):
     p, share = (torch.stack([1 - part, part], -1) for part in (p, share))
     subject = classifier(p if is_useful else p[torch.randperm(NUM_ROWS, generator=generator)], y, p)
     subject.classified = replace(subject.classified, baselines={"shares of the classes": classes(share, y)})
+    rarer = {"shares of the classes": classes(share.flip(-1), y)}  # in the training rows, which decide
+    assert (
+        accuracy_section(Measured(classified=replace(subject.classified, baselines=rarer))).values["of_two"]["class"]
+        == "a"
+    )
     verdicts, line = judged(subject)
     found = {verdict.short.partition(" (")[0]: verdict.level for verdict in verdicts}
     if is_useful:
