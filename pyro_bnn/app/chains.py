@@ -211,11 +211,6 @@ def are_slightly_short(change: Drift, modes: Modes | None) -> bool:
     return modes is not None and float(modes.within.max()) <= SLIGHTLY_SHORT and change.is_small
 
 
-def need_time(modes: Modes | None, status: Status) -> bool:
-    """Return whether chains are so short that longer sampling may change the predictions and their intervals."""
-    return are_short(modes) and not status.is_slight
-
-
 def doubt_on(status: Status) -> str:
     """Return a clause on chains that are too short: what longer sampling would change."""
     if status.is_slight:

@@ -158,13 +158,15 @@ def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) 
 def calmed(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """Call chains that more time would hardly help good, if the test rows show no fault that short chains can cause."""
     serious = ("predictions", "fit", "limit", "unclear")
-    if any(verdict.level != "good" and (verdict.is_named or verdict.about in serious) for verdict in verdicts):
+    faults = [verdict for verdict in verdicts if verdict.level != "good"]
+    if any(fault.level == "problem" or fault.is_named or fault.about in serious for fault in faults):
         return [*verdicts]
     return [_as_good(verdict) if verdict.about == "chains" else verdict for verdict in verdicts]
 
 
 def _as_good(verdict: Verdict) -> Verdict:
-    why = "" if HARDLY in verdict.text else "The predictions and their uncertainty are good on the test rows, although "
-    return replace(
-        verdict, level="good", text=f"{why}{verdict.text if not why else verdict.text[:1].lower() + verdict.text[1:]}"
-    )
+    text = verdict.text
+    if HARDLY not in text:
+        why = "The predictions and their uncertainty are good on the test rows, although"
+        text = f"{why} {text[:1].lower()}{text[1:]}"
+    return replace(verdict, level="good", text=text)
