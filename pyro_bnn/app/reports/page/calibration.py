@@ -56,9 +56,8 @@ def calibration_section(subject: Subject) -> Section | None:
 
 def _diagram(probs: Tensor, y: Tensor, num_points: int) -> Drawing:
     """Draw a reliability diagram without a title, since the text beside the picture has the calibration error."""
-    ax, below = panel(3.2), panel()  # the counts in bins of equal count are not shown
-    bins = {"num_bins": num_points, "min_inputs": MIN_INPUTS, "equal_mass": True}
-    plotting.reliability_diagram(probs, y, **bins, axes=[ax, below])
+    ax, below = axes = panel(3.2), panel()  # the counts in bins of equal count are not shown
+    plotting.reliability_diagram(probs, y, num_bins=num_points, min_inputs=MIN_INPUTS, equal_mass=True, axes=axes)
     ax.set(title="", xlabel=below.get_xlabel())
     lowest = min(float(bar[:, 1].min()) for bars in ax.collections for bar in bars.get_segments())
     ax.set_ylim(bottom=math.floor(10 * min(lowest, ax.get_xlim()[0])) / 10)
