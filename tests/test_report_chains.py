@@ -16,7 +16,7 @@ from pyro_bnn.app.chains import has_one_mode as has_one_mode_of
 from pyro_bnn.app.recipes import OWN
 from pyro_bnn.app.remedies import longer_chains
 from pyro_bnn.app.reports.page import page_of
-from pyro_bnn.app.reports.page.chains import chains_section, diagnostics_of, of_chains, of_choice
+from pyro_bnn.app.reports.page.chains import calmed, chains_section, diagnostics_of, of_chains, of_choice
 from pyro_bnn.app.reports.page.fit import about_section, configuration_section, longer, training_command
 from pyro_bnn.app.reports.page.section import Headline, Verdict, first_line
 from pyro_bnn.auto.choosing import longer_limit
@@ -51,7 +51,7 @@ from .test_report_verdicts import regressed
             [1.0, 1.5],
             2.5,
             "note",
-            "1 of 2 chains is too short to explore its mode: intervals may change with longer sampling. The sampler",
+            "1 of 2 chains is too short to explore its mode, and intervals may change with longer sampling. The",
             [
                 "few enough",
                 "1 of 2 chains too short to explore a mode",
@@ -66,14 +66,14 @@ def test_chains_are_judged_in_words_and_in_a_table(diverged, within, between, le
     posterior = MCMCPosterior(
         {"w": torch.zeros(2, 100)},
         ChainStatistics(diverging=diverging),
-        Status(level == "good", "many draws diverged." if diverged else "well.", remedy="Pass more."),
+        Status(level == "good", "many draws diverged." if diverged else "well.", remedy="Pass --time-limit 9."),
         sampler="MCLMC",
     )
     found = Modes(torch.tensor(within), between, 0.25)
     verdict = of_chains(OWN, posterior, found)
     assert verdict.level == fault_of(posterior)[0] == level  # `predict` says the latter
     assert verdict.text.startswith(words)
-    assert ("Pass more." in verdict.text) == (level == "note")  # the advice of `train`
+    assert ("Pass --time-limit 9." in verdict.text) == (level == "note")  # the advice of `train`
     values, thresholds, verdicts = zip(*(row[1:] for row in diagnostics_of(posterior, found)), strict=True)
     assert values == (f"{diverged} of 200 ({diverged / 2:.1f} %)", f"{max(within):.2f}", f"{between:.2f}", "25 %")
     assert thresholds == ("at most 1 %", "at most 1.1", "at most 1.1 if they agree", "none")
@@ -85,8 +85,8 @@ def test_chains_are_judged_in_words_and_in_a_table(diverged, within, between, le
     [
         (1.12, "", "pass --time-limit 110."),
         (1.2, "", "pass --time-limit 150."),
-        (9.0, "", "unlikely to suffice"),
-        (1.2, "Chains of 100,000 steps, the most that a fit makes.", "unlikely to suffice"),
+        (9.0, "", ""),
+        (1.2, "Chains of 100,000 steps, the most that a fit makes.", ""),
     ],
 )
 def test_the_advised_limit_follows_from_r_hat_unless_chains_are_the_longest(r_hat, said, advice):
@@ -94,7 +94,9 @@ def test_the_advised_limit_follows_from_r_hat_unless_chains_are_the_longest(r_ha
     status = Status(False, said)
     posterior = MCMCPosterior({"w": torch.zeros(2, 100)}, ChainStatistics(), status, sampler="MCLMC", modes=modes)
     limit_for = functools.partial(longer_limit, 17.0, 60.0, 40)
-    assert advice in longer_chains(posterior, 0, limit_for)
+    found = longer_chains(posterior, 0, limit_for)
+    assert advice in found
+    assert bool(found) == bool(advice)
     assert longer_chains(posterior, 2, limit_for).endswith("pass --time-limit 260.")  # one limit for both faults
     posterior.status = replace(status, is_slight=True)
     assert not longer_chains(posterior, 0, limit_for)
@@ -105,13 +107,13 @@ def test_the_advised_limit_follows_from_r_hat_unless_chains_are_the_longest(r_ha
     [
         (
             Modes(torch.tensor([1.0, 1.5]), 2.5, 0.25),
-            "1 of 2 chains is too short to explore its mode: intervals may change with longer sampling",
+            "1 of 2 chains is too short to explore its mode, and intervals may change with longer sampling",
         ),
         (None, "some chains are too short to explore their modes"),
     ],
 )
 def test_predict_says_how_many_chains_are_too_short(modes, clause):
-    chains, status = {"w": torch.zeros(2, 9)}, Status(False, "short.")
+    chains, status = {"w": torch.zeros(2, 9)}, Status(False, "short.", remedy="pass --time-limit 9.")
     posterior = MCMCPosterior(chains, ChainStatistics(), status, sampler="MCLMC", modes=modes)
     assert fault_of(posterior) == ("note", clause)
 
@@ -125,8 +127,12 @@ def test_short_chains_whose_halves_agree_need_no_longer_sampling(is_slight):
     assert fault_of(posterior)[0] == verdict.level == "note"
     hardly = "is too short to explore its mode, but longer sampling should hardly change"
     assert (hardly in verdict.text) == (hardly in fault_of(posterior)[1]) == is_slight
-    assert verdict.is_named == (not is_slight)
-    assert verdict.short == fault_of(posterior)[1] or is_slight
+    assert (verdict.about, verdict.is_named) == ("chains", False)
+    assert ("and more time is unlikely to suffice" in fault_of(posterior)[1]) == (not is_slight)
+    few = Verdict("note", "limit", "too few rows to judge the intervals", "", "")
+    trees = Verdict("note", "baseline", "beaten by trees", "", "")
+    assert [each.level for each in calmed([verdict, trees])] == ["good", "note"]  # nothing that chains can cause
+    assert calmed([verdict, few]) == [verdict, few]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +153,8 @@ def test_chains_are_slightly_short_if_predictions_and_widths_agree_and_they_move
 
 @pytest.mark.parametrize("has_one_mode", [False, True])
 def test_chains_of_a_linear_model_must_agree(has_one_mode):
-    posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), Status(True, "well."), sampler="MCLMC")
+    status = Status(not has_one_mode, "well.", remedy="pass --time-limit 9.")
+    posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), status, sampler="MCLMC")
     modes = Modes(torch.tensor([1.0, 1.02]), 2.5, 0.25)
     config = replace(OWN, hidden=() if has_one_mode else (3,))
     verdict = of_chains(config, posterior, modes)
@@ -168,7 +175,8 @@ def test_chains_that_are_too_short_to_judge_are_said_to_be_so():
 
 
 def test_chains_that_are_not_explored_are_named_in_the_first_line():
-    posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), Status(False, "short."), sampler="MCLMC")
+    status = Status(False, "short.", remedy="pass --time-limit 9.")
+    posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), status, sampler="MCLMC")
     short = of_chains(OWN, posterior, Modes(torch.tensor([1.0, 1.5]), 1.0, 0.0))
     wide = Verdict("problem", "uncertainty", "too wide", "", "")
     reasons = first_line([wide, short], "RMSE 2").reasons
@@ -200,11 +208,11 @@ def test_networks_that_were_not_compared_are_named_with_more_time(sentence, shor
 
 @pytest.mark.parametrize("longer", [360, 0])
 def test_the_remedy_for_short_chains_is_a_whole_command(longer):
-    chains, remedy = {"w": torch.zeros(2, 9)}, f"pass --time-limit {longer}." if longer else "Judge it."
+    chains, remedy = {"w": torch.zeros(2, 9)}, f"pass --time-limit {longer}." if longer else ""
     posterior = MCMCPosterior(chains, ChainStatistics(), Status(False, "short.", remedy=remedy), sampler="MCLMC")
     config = replace(OWN, dataset="a.csv", target="y", method="mclmc", hidden=(3,))
     verdict = of_chains(config, posterior, Modes(torch.tensor([1.0, 1.5]), 1.0, 0.0))
-    assert "The sampler would need longer to be exact." in verdict.text
+    assert ("The sampler would need longer to be exact." in verdict.text) == bool(longer)
     assert verdict.changes == ({"time_limit": longer} if longer else {})
     subject = SimpleNamespace(config=config, run=Path("some/run"), asked={"recipe": None, "target": "y", "seed": 3})
     command = training_command(subject, "2", verdict.changes)
@@ -286,7 +294,8 @@ def test_the_page_says_whether_the_commands_give_the_same_numbers(limit):
 
 
 HARDLY = "1 of 2 chains is too short, but longer sampling should hardly change the predictions"
-MAY = "1 of 2 chains is too short: intervals may change with longer sampling"
+MAY = "1 of 2 chains is too short, and intervals may change with longer sampling"
+STAYS = "chains not fully converged, and more time is unlikely to suffice: judge the run by its scores"
 
 
 @pytest.mark.parametrize(
@@ -294,6 +303,7 @@ MAY = "1 of 2 chains is too short: intervals may change with longer sampling"
     [
         (0, [1.0, 1.02], False, "the sampler ran long enough"),
         (0, [1.0, 1.5], False, MAY),
+        (0, [1.0, 9.5], False, STAYS),
         (0, [1.0, 1.5], True, HARDLY),
         (0, [1.0, 1.02], None, "the sampler would need longer to be exact"),
         (30, [1.0, 1.5], True, "many steps of the sampler failed"),
@@ -301,7 +311,8 @@ MAY = "1 of 2 chains is too short: intervals may change with longer sampling"
 )
 def test_train_says_how_the_fit_went_without_jargon(diverged, within, is_slight, said):
     diverging = (torch.arange(200) < diverged).reshape(2, 100)
-    status = Status(within[1] <= 1.1 and is_slight is not None, "well.", is_slight=bool(is_slight))
+    remedy = "" if said == STAYS else "pass --time-limit 9."
+    status = Status(within[1] <= 1.1 and is_slight is not None, "well.", is_slight=bool(is_slight), remedy=remedy)
     posterior = MCMCPosterior(
         {"w": torch.zeros(2, 100)},
         ChainStatistics(diverging=diverging),

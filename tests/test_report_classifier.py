@@ -12,7 +12,7 @@ from pyro_bnn import metrics
 from pyro_bnn.app.reports.evaluation import ClassifierScores, Evaluation
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.calibration import calibration_of, calibration_section, of_calibration
-from pyro_bnn.app.reports.page.classifier import accuracy_section
+from pyro_bnn.app.reports.page.classifier import accuracy_section, all_right
 from pyro_bnn.app.reports.page.examples import examples_section
 from pyro_bnn.app.reports.page.section import Headline
 from pyro_bnn.app.reports.page.subject import Classified
@@ -136,7 +136,7 @@ def test_the_numbers_of_a_classifier_are_those_of_its_rows():
     assert "always saying “a” would be right for 60.0 %" in text
     assert "lowest recall 0.0 % (“c”, 0 of 1)" in section.verdicts[1].text
     assert (
-        section.usable == "70.0 % right (logistic regression: 60.0 %)"
+        section.usable == "7 of 10 right (logistic regression: 60.0 %)"
     )  # with three errors, the uncertainty cannot be judged
     own = (4 * math.log(0.98) + math.log(0.6) + math.log(0.3) + 2 * math.log(0.4) + math.log(0.3) + math.log(0.1)) / 10
     theirs = (6 * math.log(0.4) + 4 * math.log(0.3)) / 10
@@ -266,7 +266,7 @@ def test_errors_that_are_too_few_are_no_problem(num_rows, level, short):
     detection = section.verdicts[-1]
     assert (detection.level, detection.short) == (level, short)
     assert (
-        section.usable == "AUROC 0.50, 80.0 % right (logistic regression: 80.0 %)"
+        section.usable.replace("32 of 40", "80.0 %") == "AUROC 0.50, 80.0 % right (logistic regression: 80.0 %)"
     )  # without advice to defer by this uncertainty
 
 
@@ -276,17 +276,32 @@ def test_deferring_is_advised_if_errors_are_among_the_least_certain_rows():
     assert re.fullmatch(rf"{said}[0-9.]+ % right \(480 rows\)", usable)
 
 
+@pytest.mark.parametrize(("num_wrong", "level"), [(0, "good"), (1, "note")])
+def test_a_few_rows_that_are_all_right_need_no_warning(num_wrong, level):
+    y = torch.arange(36) % 3
+    probs = 0.1 + 0.7 * torch.nn.functional.one_hot(y, 3)
+    y[:num_wrong] = 2
+    subject = classifier(probs, y, probs)
+    verdicts = all_right(
+        subject.classified, [*accuracy_section(subject).verdicts, *calibration_section(subject).verdicts]
+    )
+    assert {verdict.level for verdict in verdicts if verdict.word == "unclear"} == {level}
+    assert accuracy_section(subject).usable.startswith(f"{36 - num_wrong} of 36 right")
+
+
 def test_the_calibration_error_is_on_the_page_once():
-    """The text has the error of `evaluate`, the table has its bins, joined, and the picture has no number."""
+    """The text has the error of `evaluate`, the table has bins of equal count, and the picture has no number."""
     subject = labelled("too sure")
     probs, y = subject.classified.prediction.probs, subject.classified.y
     section = calibration_section(subject)
     error = metrics.expected_calibration_error(probs, y)
     assert section.values["found"]["error"] == pytest.approx(error)
-    bins = metrics.calibration_bins(probs, y).joined(20)
-    assert [counts for counts, _, _ in section.values["bins"]] == bins.counts.tolist()
+    assert [counts for counts, _, _ in section.values["bins"]] == [len(y) / 15] * 15
     gaps = sum(counts * abs(confidence - accuracy) for counts, confidence, accuracy in section.values["bins"])
     assert gaps / len(y) == pytest.approx(error, rel=0.1)
+    few = classifier(probs[:36], y[:36], probs[:36])
+    assert len(calibration_section(few).values["bins"]) == 3
+    assert calibration_section(labelled("good")).tiles[0].value == "within chance"
     picture = base64.b64decode(str(section.values["picture"]).partition(",")[2])
     assert b"perfectly calibrated" in picture
     assert b"expected calibration error" not in picture
@@ -302,6 +317,11 @@ def test_a_rare_class_is_judged_by_its_probabilities(is_useful):
     p, share = (torch.stack([1 - part, part], -1) for part in (p, share))
     subject = classifier(p if is_useful else p[torch.randperm(NUM_ROWS, generator=generator)], y, p)
     subject.classified = replace(subject.classified, baselines={"shares of the classes": classes(share, y)})
+    rarer = {"shares of the classes": classes(share.flip(-1), y)}  # in the training rows, which decide
+    assert (
+        accuracy_section(Measured(classified=replace(subject.classified, baselines=rarer))).values["of_two"]["class"]
+        == "a"
+    )
     verdicts, line = judged(subject)
     found = {verdict.short.partition(" (")[0]: verdict.level for verdict in verdicts}
     if is_useful:

@@ -55,6 +55,10 @@ def test_a_wrong_entry_comes_first():
     assert "Rows that surprised the model most" in words
     assert "10 of these 10 targets lie outside their 90 % interval" in words
     assert "first row below the names" in words
+    assert "very narrow densities" not in words
+    found = replace(found, prediction=replace(network, log_density=network.log_density - 1e4 * (y[:, 0] < 0)))
+    between = section_of("table", regressed=replace(found, y=network.mean))  # each target lies inside its interval
+    assert "very narrow densities" in Page(page_of("", "", Headline(""), [], [between])).words
 
 
 def test_of_several_targets_the_one_with_the_largest_error_is_shown():

@@ -338,7 +338,7 @@ def test_a_guess_that_also_beats_the_network_is_named():
     guess = "the mean of the targets"
     verdict = of_baseline("a line", -6.0, -5.4, 0.01, points="", is_nearer=False, guess=(guess, -5.7))
     assert verdict.short == f"beaten by a line and {guess}"
-    remedy = "Use a line, or train longer or on more rows."
+    remedy = "Use a line, or train on more rows."
     assert verdict.text.endswith(f" So does {guess}, which ignores all inputs: NLL 5.700. {remedy}")
     verdict = of_baseline("a line", -6.0, -5.4, 0.01, points="", is_nearer=False, guess=(guess, -6.1))
     assert guess not in verdict.short + verdict.text

@@ -34,7 +34,7 @@ from .config import RunConfig
 from .datasets import Dataset
 from .numbers import percent
 from .recipes import CHOSEN
-from .remedies import longer_chains
+from .remedies import limit_in, longer_chains
 from .specs import make_prior, prior_spec
 
 CLOSE_CLASSES, CLOSE_NUMBERS = 0.05, 0.2
@@ -48,6 +48,7 @@ most `MOST_WIDTHS` in nine of ten rows."""
 SLIGHTLY_SHORT = 1.5  # heuristic: above this R-hat, the halves of a chain may agree because both are near its start
 HARDLY = "longer sampling should hardly change the predictions"
 MAY_CHANGE = "intervals may change with longer sampling"
+STAYS = "more time is unlikely to suffice"  # of chains that are too short, if no time limit can be advised
 
 NUM_CHECKED, NUM_DRAWS = 200, 800  # heuristic: rows at which the halves of chains are compared, and most draws for it
 
@@ -210,9 +211,11 @@ def are_slightly_short(change: Drift, modes: Modes | None) -> bool:
     return modes is not None and float(modes.within.max()) <= SLIGHTLY_SHORT and change.is_small
 
 
-def need_time(modes: Modes | None, status: Status) -> bool:
-    """Return whether chains are so short that longer sampling may change the predictions and their intervals."""
-    return are_short(modes) and not status.is_slight
+def doubt_on(status: Status) -> str:
+    """Return a clause on chains that are too short: what longer sampling would change."""
+    if status.is_slight:
+        return f"but {HARDLY}"
+    return f"and {MAY_CHANGE if limit_in(status.remedy) else STAYS}"
 
 
 def in_plain_words(posterior: MCMCPosterior) -> str:
@@ -221,11 +224,10 @@ def in_plain_words(posterior: MCMCPosterior) -> str:
         return "many steps of the sampler failed"
     if posterior.modes is None:
         return "too few draws to check the sampler"
-    count = posterior.modes.unexplored.partition(" to explore")[0]
-    if need_time(posterior.modes, posterior.status):
-        return f"{count}: {MAY_CHANGE}"
+    if not posterior.status and not posterior.status.is_slight and not limit_in(posterior.status.remedy):
+        return f"chains not fully converged, and {STAYS}: judge the run by its scores"
     if are_short(posterior.modes):
-        return f"{count}, but {HARDLY}"
+        return f"{posterior.modes.unexplored.partition(' to explore')[0]}, {doubt_on(posterior.status)}"
     return f"the sampler {'ran long enough' if posterior.status else 'would need longer to be exact'}"
 
 
@@ -246,8 +248,7 @@ def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good
         return "good", ""
     if posterior.modes is not None and are_short(posterior.modes):
         # no problem, since such chains often predict well
-        doubt = f": {MAY_CHANGE}" if need_time(posterior.modes, posterior.status) else f", but {HARDLY}"
-        return "note", f"{posterior.modes.unexplored}{doubt}"
+        return "note", f"{posterior.modes.unexplored}, {doubt_on(posterior.status)}"
     return "note", "some chains are too short to explore their modes"
 
 

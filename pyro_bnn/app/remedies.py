@@ -67,6 +67,5 @@ def longer_chains(posterior: "MCMCPosterior", num_left_out: int, limit_for: Call
     elif modes is not None:
         r_hat = float(modes.within.max()) if modes.num_unexplored else modes.between
         times = (max((r_hat**2 - 1) / (LARGEST_WITHIN**2 - 1), LEAST),)
-    if limit := limit_for(*times):
-        return f"For a more exact result, pass --time-limit {limit}."
-    return "A longer --time-limit is unlikely to suffice: judge the run by its scores."
+    limit = limit_for(*times)
+    return f"For a more exact result, pass --time-limit {limit}." if limit else ""

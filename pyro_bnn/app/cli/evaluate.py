@@ -47,11 +47,10 @@ def evaluate(
     The row "mean of draws" has the scores of the Bayesian prediction. The row above it has the scores of single
     networks. These scores are better if they are smaller: NLL (negative log-likelihood per row), RMSE and CRPS (both in
     units of the target), ECE (calibration error) and the Brier score. "in 90 %" is the share of the targets in 90 %
-    intervals, before calibration. It should be 90 %. Trees predict numbers without an uncertainty, so they have no such
-    share.
+    intervals. It should be 90 %. Trees predict numbers without an uncertainty, so they have no such share.
 
-    After `train --calibrate`, the first table compares the intervals before ("network") and after calibration. It has
-    the share of the targets inside the intervals, and the mean width. It also has the share for each third of the rows,
+    After `train --calibrate`, the first table has these shares instead, before ("network") and after calibration, with
+    the mean width of the intervals. It also has the share for each third of the rows,
     sorted by the predicted sd. The calibrated share is right on average over all rows, not in each third.
     """
     options.check_run(run)

@@ -190,7 +190,7 @@ def _note_on(run: Path, config: "RunConfig", facts: "Facts", posterior: "RunPost
 
         fault = of_length(config, facts.in_units(posterior.history), posterior.status).short
     decision, _, reasons = runs.known_verdict(run).partition(".")
-    if decision and posterior.status.is_slight:
+    if decision == "Usable" or (decision and posterior.status.is_slight):
         fault = ""  # the report has it
     if decision and (fault or decision not in ("Usable", "Usable, with notes")):
         reason = re.split(r"; (?![^()]*\))|\.(?: |$)", reasons.strip())[0]

@@ -99,10 +99,10 @@ class BeforeAndAfter:
         if harm and not needed:
             return f"Calibration made right {self.noun} worse ({harm}): train without --calibrate."
         if harm:
-            return (
-                f"Calibration was needed for the {self.noun} of {needed}, but did harm ({harm}). Look whether test "
-                "rows differ from those that calibrate."
-            )
+            differ = f"({harm}). Look whether test rows differ from those that calibrate."
+            if "times as" not in harm and all(self._is_nearer(own, after) for own, after in self._pairs):
+                return f"Calibration was needed for the {self.noun} of {needed}, but did not suffice {differ}"
+            return f"Calibration made the {self.noun} worse, though those of {needed} were not right before {differ}"
         if needed:
             return f"Calibration was needed: before it, the {self.noun} of {needed} were wrong by more than chance."
         if self._is_coarse:
@@ -141,6 +141,11 @@ class BeforeAndAfter:
             elif self._is_right(own) and times > MUCH_WIDER and not self._is_coarse:
                 worse.append(f"{level}: {times:.1f} times as {self.large}")
         return "; ".join(worse)
+
+    def _is_nearer(self, own: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+        """Return whether calibration moved a share nearer to its level, or left it right."""
+        misses = (abs(row["inside"] - row["level"]) for row in (after, own))
+        return self._is_right(after) or next(misses) < next(misses)
 
     def _is_right(self, row: Mapping[str, Any]) -> bool:
         """Return whether chance explains the difference between a share and its level.

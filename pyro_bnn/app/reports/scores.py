@@ -54,6 +54,8 @@ class OwnDataScores:
 
     def __str__(self) -> str:
         names = [name for name in COLUMNS if any(name in row["scores"] for row in self.rows)]
+        if self.calibration is not None:  # which compares the shares in intervals
+            names = [name for name in names if not name.startswith("coverage")]
         head = f"{self.target} of {counted(self.num_test, 'test row')}"
         shown = [row["name"].removeprefix("baseline: ") for row in self.rows]
         width = max(len(head), *map(len, shown)) + 2
@@ -63,8 +65,6 @@ class OwnDataScores:
             lines.append(f"{label:{width}s}" + "".join(f"{cell:>11s}" for cell in cells))
         compared = [] if self.calibration is None else [str(self.calibration), ""]
         notes = [] if self.promised is None else [of_counts(self.promised)]
-        if compared and f"in {percent(LEVEL, 0)}" in lines[0]:
-            notes.append("The shares in intervals in this table are those of the network, before calibration.")
         nll = [row["scores"].get("nll", 0.0) for row in self.rows[:2]]  # of single draws, and of their mean
         if nll[0] > nll[-1] + MUCH_WORSE:
             notes.append("The NLL of single draws is large since each is too sure; only the mean of draws predicts.")

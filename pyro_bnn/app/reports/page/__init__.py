@@ -14,8 +14,8 @@ from ...numbers import in_series, number, percent, together, with_error
 from ...remedies import quote
 from ...runs import is_chains
 from .calibration import calibrated_section, calibration_section
-from .chains import chains_section
-from .classifier import accuracy_section, unknown_section
+from .chains import calmed, chains_section
+from .classifier import accuracy_section, all_right, unknown_section
 from .columns import data_section
 from .drivers import drivers_section, surprises_section
 from .examples import examples_section
@@ -62,7 +62,7 @@ def verdicts_on(subject: Subject) -> tuple[Headline, list[Verdict], list[Section
     posterior = subject.posterior
     found = [verdict for section in sections for verdict in section.verdicts]
     temperature = () if is_chains(posterior) else of_temperature(posterior.history)
-    verdicts = in_order(of_rivals([*temperature, *found]))
+    verdicts = in_order(calmed(all_right(subject.classified, of_rivals([*temperature, *found]))))
     if causes := causes_in(verdicts):
         verdicts = [verdict if verdict in causes else replace(verdict, changes={}) for verdict in verdicts]
     changes: dict[str, Any] = {}

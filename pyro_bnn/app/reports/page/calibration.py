@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
@@ -12,13 +11,13 @@ from ....scores import metrics
 from ...config import LEVEL
 from ...numbers import in_series, percent, with_error
 from ..calibrated import CHANCE, COARSE, MUCH_WIDER, BeforeAndAfter, limits_by_chance
-from ..pictures import Drawing
+from ..pictures import Drawing, panel
 from .section import FEWEST, Section, Tile, Verdict, judged
 from .subject import Subject
 from .verdicts import NUM_ERRORS
 
 NUM_BINS, NUM_SIMULATIONS = 15, 1000
-MIN_INPUTS = 20  # heuristic: a bin with fewer rows says little about their accuracy, and is joined with its neighbours
+MIN_INPUTS = 10  # heuristic: a point of the picture with fewer rows says little about their accuracy
 LIMIT = 0.975  # a calibration error is a fault above this quantile of the errors that calibrated networks have
 SMALL_EXCESS = 0.01  # heuristic: such a fault is slight if the error exceeds the mean of those errors by less than this
 MOST_ERRORS = 3.0  # mean confidence and accuracy may differ by this number of standard errors
@@ -31,8 +30,10 @@ def calibration_section(subject: Subject) -> Section | None:
     noun, y = subject.classified.noun, subject.classified.y.cpu()
     probs = subject.classified.prediction.probs.cpu()
     found = calibration_of(probs, y, seed=subject.seed)
-    bins = metrics.calibration_bins(probs, y, num_bins=NUM_BINS).joined(MIN_INPUTS)
-    remark = f"mean gap between confidence and accuracy; chance gives up to {percent(found['limit'])}"
+    num_points, is_chance = max(1, min(NUM_BINS, len(y) // MIN_INPUTS)), found["error"] <= found["limit"]
+    bins = metrics.calibration_bins(probs, y, num_bins=num_points, equal_mass=True).joined(MIN_INPUTS)
+    gap = "mean gap between confidence and accuracy" if not is_chance else percent(found["error"])
+    remark = f"{gap}; chance alone gives up to {percent(found['limit'])}"
     columns = zip(*(part.tolist() for part in (bins.counts, bins.confidence, bins.accuracy)), strict=True)
     return Section(
         "Calibration",
@@ -41,22 +42,23 @@ def calibration_section(subject: Subject) -> Section | None:
             "noun": noun,
             "num_rows": len(y),
             "num_bins": NUM_BINS,
-            "min_inputs": MIN_INPUTS,
+            "is_chance": is_chance,
             "num_simulations": NUM_SIMULATIONS,
             "limit": LIMIT,
             "found": found,
-            "picture": _diagram(probs, y) if len(bins.counts) > 1 else None,
+            "picture": _diagram(probs, y, num_points) if len(bins.counts) > 1 else None,
             "bins": [*columns],
         },
         (of_calibration(found, is_calibrated=subject.classified.calibration is not None),),
-        (Tile("Calibration error", percent(found["error"]), remark),),
+        (Tile("Calibration error", "within chance" if is_chance else percent(found["error"]), remark),),
     )
 
 
-def _diagram(probs: Tensor, y: Tensor) -> Drawing:
+def _diagram(probs: Tensor, y: Tensor, num_points: int) -> Drawing:
     """Draw a reliability diagram without a title, since the text beside the picture has the calibration error."""
-    ax: Any = plotting.reliability_diagram(probs, y, num_bins=NUM_BINS, min_inputs=MIN_INPUTS)[0]
-    ax.set_title("")
+    ax, below = axes = panel(3.2), panel()  # the counts in bins of equal count are not shown
+    plotting.reliability_diagram(probs, y, num_bins=num_points, min_inputs=MIN_INPUTS, equal_mass=True, axes=axes)
+    ax.set(title="", xlabel=below.get_xlabel())
     lowest = min(float(bar[:, 1].min()) for bars in ax.collections for bar in bars.get_segments())
     ax.set_ylim(bottom=math.floor(10 * min(lowest, ax.get_xlim()[0])) / 10)
     with plotting.style():

@@ -8,7 +8,7 @@ import torch
 from ...._core.summary import counted
 from ....inference.mcmc import LARGEST_WITHIN, MOST_DIVERGING, MCMCPosterior, Modes
 from ....results import plotting
-from ...chains import HARDLY, MAY_CHANGE, SLIGHTLY_SHORT, fault_of, finding_on, has_one_mode, need_time
+from ...chains import HARDLY, SLIGHTLY_SHORT, doubt_on, fault_of, finding_on, has_one_mode
 from ...config import LEVEL, RunConfig
 from ...numbers import percent
 from ...remedies import limit_in
@@ -77,7 +77,8 @@ def diagnostics_of(
     count = counted(posterior.num_chains, "chain")
     explored = "each chain has explored its mode"
     if modes.num_unexplored:
-        explored = f"{modes.num_unexplored} of {count} too short to explore a mode; more time helps"
+        helps = "; more time helps" if limit_in(posterior.status.remedy) else ""
+        explored = f"{modes.num_unexplored} of {count} too short to explore a mode{helps}"
     agreed = {
         "short": "unclear until each chain has explored its mode",
         "disagreeing": "the chains are too short: a linear model has one mode, so they must agree",
@@ -121,7 +122,8 @@ def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) 
         f"a chain is above {LARGEST_WITHIN} for the prediction of some training row. Longer sampling should change "
         f"little if this R-hat is at most {SLIGHTLY_SHORT}, and all first halves together give almost the same "
         "predictions and widths of intervals as all second halves. Another note: R-hat between the chains of a linear "
-        "model is too large, since such a model has one mode."
+        "model is too large, since such a model has one mode. It is no fault if more time would hardly help, and the "
+        "test rows show no fault of the predictions and their uncertainty."
     )
     count, share = counted(posterior.num_chains, "chain"), posterior.statistics.share_diverging
     diverged = "the sampler does not report divergences" if share is None else f"{percent(share)} of the draws diverged"
@@ -130,23 +132,41 @@ def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) 
     between = "" if modes is None else f" (R-hat between chains is {modes.between:.2f})"
     few = "" if modes is None else modes.unexplored
     unknown = "too few draws to tell whether the chains have explored their modes"
-    is_doubtful = need_time(modes, posterior.status)
+    doubt, longer = doubt_on(posterior.status), limit_in(posterior.status.remedy)
+    is_calm = finding in ("short", "disagreeing") and (posterior.status.is_slight or not longer)
+    calm = few if finding == "short" else apart
     more = (
         "The sampler would need longer to be exact. The scores on test rows tell how good the predictions and "
         "intervals are. "
         f"{posterior.status.remedy}"
     )
     verdict = judged(
-        "fit",
+        "chains" if is_calm and level != "problem" else "fit",
         rule,
         (level == "problem", "problem", "the chains are in trouble", posterior.status.message),
         (finding == "unknown", "note", unknown, f"{sentence(unknown)}. {more}"),
-        (finding == "short" and not is_doubtful, "note", few, f"{few}, but {HARDLY}."),
-        (finding == "short", "note", f"{few}: {MAY_CHANGE}", f"{few}: {MAY_CHANGE}. {more}"),
+        (is_calm, "note", calm, f"{sentence(calm)}, {doubt}."),
+        (finding == "short", "note", f"{few}, {doubt}", f"{few}, {doubt}. {more}"),
         (finding == "disagreeing", "note", apart, f"{sentence(apart)}{between}. {more}"),
         (True, "good", "", f"The chains ran long enough: each of {count} has explored its mode, and {diverged}."),
     )
-    if verdict.level != "note" or (finding == "short" and not is_doubtful):
+    if verdict.level != "note" or is_calm:
         return verdict
-    limit = limit_in(posterior.status.remedy)
-    return replace(verdict, is_cause=True, is_named=True, changes={"time_limit": limit} if limit else {})
+    return replace(verdict, is_cause=True, is_named=True, changes={"time_limit": longer} if longer else {})
+
+
+def calmed(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Call chains that more time would hardly help good, if the test rows show no fault that short chains can cause."""
+    serious = ("predictions", "fit", "limit", "unclear")
+    faults = [verdict for verdict in verdicts if verdict.level != "good"]
+    if any(fault.level == "problem" or fault.is_named or fault.about in serious for fault in faults):
+        return [*verdicts]
+    return [_as_good(verdict) if verdict.about == "chains" else verdict for verdict in verdicts]
+
+
+def _as_good(verdict: Verdict) -> Verdict:
+    text = verdict.text
+    if HARDLY not in text:
+        why = "The predictions and their uncertainty are good on the test rows, although"
+        text = f"{why} {text[:1].lower()}{text[1:]}"
+    return replace(verdict, level="good", text=text)

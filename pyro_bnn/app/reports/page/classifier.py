@@ -71,6 +71,7 @@ def accuracy_section(subject: Subject) -> Section | None:
     gain, error = gain_and_error(is_right.double() - is_baseline_right)
     shares = {other: float((way.labels.cpu() == y).double().mean()) for other, way in found.baselines.items()}
     nearest = max(shares, key=shares.__getitem__)
+    right = f"{num_right} of {num_rows}" if num_rows < FEWEST else percent(accuracy)
     points = f"{percent(accuracy)} right against {percent(float(is_baseline_right.mean()))}"
     detection = []
     if FEWEST_WRONG <= num_right <= num_rows - FEWEST_WRONG:
@@ -113,9 +114,18 @@ def accuracy_section(subject: Subject) -> Section | None:
             overall,
             density_tile(found, name, baseline, of=of, noun=found.noun),
         ),
-        usable=f"{order}{percent(accuracy)} right ({IN_A_SENTENCE.get(nearest, nearest)}: {percent(shares[nearest])})"
+        usable=f"{order}{right} right ({IN_A_SENTENCE.get(nearest, nearest)}: {percent(shares[nearest])})"
         f"{_deferred(accuracy, certainty if is_useful else (), found.noun)}",
     )
+
+
+def all_right(found: Classified | None, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """If all test rows are right, and not by chance, call notes good which say that test rows are too few to tell."""
+    is_calm = found is not None and bool((found.prediction.labels.cpu() == found.y.cpu()).all())
+    is_calm &= all(verdict.level == "good" or verdict.about != "unclear" for verdict in verdicts)
+    return [
+        replace(verdict, level="good") if is_calm and verdict.word == "unclear" else verdict for verdict in verdicts
+    ]
 
 
 def _of_two(found: Classified) -> dict[str, Any] | None:
@@ -126,7 +136,9 @@ def _of_two(found: Classified) -> dict[str, Any] | None:
     counts = torch.bincount(found.y.cpu(), minlength=len(found.classes)).tolist()
     if len(counts) != 2 or not all(counts):
         return None
-    rarer = int(counts[1] <= counts[0])
+    guess = found.baselines.get(SHARES_OF_CLASSES)
+    first, second = counts if guess is None else guess.probs[0].tolist()  # the shares in the training rows
+    rarer = int(second <= first)
     is_rarer = (found.y.cpu() == rarer).numpy()
 
     def measured(way: ClassificationPrediction) -> dict[str, float]:
@@ -285,7 +297,7 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], accuracy: float) -> Verdict
             bool(missed),
             "problem",
             f"mostly misses {misses}",
-            f"{mostly} More training rows of them, or a longer training, may help.{f' {useful}' if ranked else ''}",
+            f"{mostly} More training rows of them may help.{f' {useful}' if ranked else ''}",
         ),
         (bool(ranked), "note", f"rarely predicts {rarely}: choose rows by probability", useful),
         (bool(behind), "note", f"low recall of {behind}", rarer),
@@ -310,10 +322,7 @@ def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor, 
     is_unclear = not is_above and not is_short and expected >= POSSIBLE
     few = f"Too few errors ({int((~is_right).sum())}) to tell whether the uncertainty points at them ({numbers})."
     level: Level = "problem" if expected >= POSSIBLE else "note"
-    nowhere = (
-        f"The uncertainty does not point at wrong {noun}s ({numbers}). Do not choose {noun}s for a human by it; "
-        "a longer training may mend it."
-    )
+    nowhere = f"The uncertainty does not point at wrong {noun}s ({numbers}). Do not choose {noun}s for a human by it."
     weakly = f"The uncertainty points at wrong {noun}s only weakly ({numbers})."
     return judged(
         "limit" if is_unclear else "uncertainty",

@@ -11,6 +11,7 @@ from ...config import LEVEL
 from ...numbers import in_series, number, percent, six_digits, with_error
 from ..drivers import MOST_COLUMNS, MOST_ROWS, NUM_PERMUTATIONS, Driver, Drivers
 from ..pictures import Drawing, panels
+from ..scores import MUCH_WORSE
 from .section import Section
 from .subject import Classified, Regressed, Subject
 from .verdicts import NUM_ERRORS, log_density
@@ -47,9 +48,8 @@ def drivers_section(subject: Subject) -> Section | None:
         "no_effect": in_series([driver.name for driver in varying if driver not in measured]),
         "num_errors": NUM_ERRORS,
         "constant": in_series([driver.name for driver in found.columns if not driver.varies]),
-        "picture": _bars(found, measured[:MOST_SHOWN], names) if measured else None,
+        "picture": _bars(found, measured[:MOST_SHOWN], names) if len(measured) > 1 else None,
         "has_doubt": has_doubt(found, measured[:MOST_SHOWN]),
-        "smallest_change": CLEAR,
         "num_permutations": NUM_PERMUTATIONS,
         "most_rows": MOST_ROWS,
     }
@@ -106,7 +106,7 @@ def _bars(before: Drivers, drivers: Sequence[Driver], labels: tuple[str, str]) -
         left, right = ax.get_xlim()
         ax.set_xlim(min(left, (1 - CLEAR) * start), max(right, 1.02 * start))  # small changes look small
         ax.set_yticks(range(len(drivers)), names if kind == "score" else [])
-        ax.set(xlabel=label)
+        ax.set(xlabel=label.replace("mutual ", "mutual\n"))  # half of the picture is narrow
         ax.invert_yaxis()
     return Drawing(axes[0])
 
@@ -150,6 +150,10 @@ def surprises_section(subject: Subject) -> Section | None:
             "num_test": len(found.rows),
             "mean": float(scores.mean()),
             "level": LEVEL,
+            "is_narrow": any(
+                not is_outside and float(scores[row]) > float(scores.mean()) + MUCH_WORSE
+                for row, (_, is_outside) in zip(worst, cells, strict=True)
+            ),
         },
     )
 

@@ -145,10 +145,14 @@ def intervals_section(subject: Subject) -> Section | None:
     of_sds, is_few = of_groups(groups, is_calibrated=found.calibration is not None), len(found.y) < FEWEST
     of_widths = _of_intervals(rows, len(found.y), found.before_and_after, subject.config.calibrate)
     is_known = is_few or of_widths.is_named  # whether another verdict says that sds are wrong, or that rows are few
+    # In right intervals, sds that are too large for some rows do no harm, and the table has them.
+    is_cautious = of_widths.level == "good" and all(group["ratio"] <= group["limits"][1] for group in groups)
+    is_harmless = is_cautious and of_sds.word == "note" and not of_sds.is_named
+    is_harmless |= (is_few and of_sds.level == "good") or (is_known and of_sds.word == "unclear")
     verdicts = [
         of_widths,
         *([] if is_few else [of_ranking(ranking)]),
-        *([] if (is_few and of_sds.level == "good") or (is_known and of_sds.word == "unclear") else [of_sds]),
+        *([] if is_harmless else [of_sds]),
         *of_negative(found, LEVEL),
     ]
     headline = next(row for row in rows if row["level"] == LEVEL)
@@ -347,7 +351,7 @@ def of_ranking(found: Mapping[str, float]) -> Verdict:
         f"RMSE is {number(found['surest'])} in the surest quarter of the rows and {number(found['least_sure'])} in the "
         "least sure"
     )
-    remedy = "Do not choose rows by their sd; more training rows or a longer training may mend it."
+    remedy = "Do not choose rows by their sd; more training rows may mend it."
     not_ranked = f"The predicted sd does not rank the errors: {ranks}. {remedy}"
     unclear = (
         "It cannot be told whether errors are larger where the predicted sd is larger: the test rows are too few, or "

@@ -10,8 +10,12 @@ from ...._core.summary import counted
 from ...config import LEVEL
 
 Level: TypeAlias = Literal["good", "note", "problem"]
-About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline", "limit", "unclear"]
-"""What a verdict is about; "unclear" means that the rows are too few to tell whether the predictions are of use."""
+About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline", "limit", "unclear", "chains"]
+"""What a verdict is about.
+
+"unclear" means that the rows are too few to tell whether the predictions are of use. "chains" means that chains are too
+short, and that more time would hardly help; this is a fault only beside other faults.
+"""
 
 DECISIONS = {
     "usable": "Usable",
@@ -57,9 +61,9 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """The level, or "unclear" for a note which says that the test rows are too few to tell."""
-        is_unclear = self.level == "note" and (self.about == "unclear" or self.short.startswith(UNTOLD))
-        return "unclear" if is_unclear else self.level
+        """The level, or "unclear" if it is no problem and the test rows are too few to tell."""
+        is_unclear = self.level != "problem" and self.short.startswith(UNTOLD)
+        return "unclear" if is_unclear or (self.level == "note" and self.about == "unclear") else self.level
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ USUAL = 0.977  # the share of Gaussian numbers that lie at most so many standard
 SMALL_GAIN = 0.01  # heuristic: a smaller difference in NLL, in nats per row, counts as a tie
 LARGE_LOSS = 0.1  # heuristic: a network is not usable if a baseline's NLL is lower by this, in nats per row
 WEAK = 0.5  # heuristic: a weak network avoids less than this share of a guess's mistakes or squared errors
-NO_BETTER = "Check the target and the columns; more rows or a longer training may help."  # the remedy
+NO_BETTER = "Check the target and the columns; more rows may help."  # the remedy
 UNTOLD = "too few rows to tell whether better than"
 LINEAR_ONES = (LINEAR, "logistic regression")  # baselines that are linear models
 IN_A_SENTENCE = {name: f"the {name}" for name in ("mean of the targets", SHARES_OF_CLASSES)}  # guesses
@@ -95,14 +95,14 @@ def of_baseline(
     if is_nearer:
         equal = f"probabilities not clearly better than those of {name} ({scores}), while the errors are smaller"
     worse = (
-        f"The network has smaller errors than {name}, but its probabilities are worse ({numbers}). Train longer "
-        "or on more rows, or use its predictions only."
+        f"The network has smaller errors than {name}, but its probabilities are worse ({numbers}). Train on "
+        "more rows, or use its predictions only."
     )
     is_beaten = gain < 0 and not is_tied
     where = f" in NLL, not clearly in {unbeaten}" if unbeaten else ""
     lead = f"{sentence(name)} {'has the lower NLL' if unbeaten else 'predicts better'}"
     beats = f"{lead}: {'' if unbeaten else 'NLL '}{number(-theirs)}, this run {number(-own)} ({points})."
-    remedy = f"Use {name}, or train longer or on more rows."
+    remedy = f"Use {name}, or train on more rows."
     better, by_guess = [name], f"{number(-own)} against {number(-theirs)}"
     if guess is not None and guess[1] > own:
         better, by_guess = [name, guess[0]], f"{by_guess} and {number(-guess[1])}"
