@@ -190,6 +190,7 @@ def known_score(value):
 
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # ArviZ on four draws
+@pytest.mark.filterwarnings("ignore:The predicted standard deviation:UserWarning")  # after 18 rows
 def test_all_methods_run_resume_and_end_in_a_table_of_what_the_lines_say(tmp_path, monkeypatch, capsys):
     write_uci(tmp_path, "yacht", num_rows=20)
     monkeypatch.setattr(_regression.Method, "most_searched", 1)
