@@ -146,7 +146,9 @@ class Setting:
     gain: float = 2.0  # gain of the fan-in prior
     kl_weight: float = 1.0  # weight of the KL term; below 1 it gives a cold posterior
     dropout: float | None = None  # probability that a hidden unit is dropped
-    lr: float | None = None  # learning rate of SWAG's path, or step size of SGHMC
+    lr: float | None = None  # learning rate of SWAG's path or of boosted trees, or step size of SGHMC
+    trees: int | None = None  # number of boosted trees
+    leaf: int | None = None  # smallest number of training rows in a leaf
 
 
 class Method(ABC):

@@ -1,12 +1,13 @@
 """The methods that `uci` compares, with the grids of their settings.
 
-- MAP: `DeltaGuide`, the noise scale included. Deep ensemble: five of them. MC dropout: MAP with `nets.MCDropout`.
-- mean field, Adam: `MeanFieldGuide` with local reparameterisation and closed-form KL; mean field, natural:
-  `natural_gradient`; low rank: `LowRankGuide` with 10 directions.
+- Plain network (MAP): `DeltaGuide`, the noise scale included. Ensemble: five of them. MC dropout: MAP with
+  `nets.MCDropout`.
+- Mean field, Adam: `MeanFieldGuide` with local reparameterisation and closed-form KL. Natural gradients: the same by
+  `natural_gradient`. Low rank: `LowRankGuide` with 10 directions.
 - Laplace: `fit_laplace` (Hessian), or `fit_gauss_newton` (full, Kronecker, last layer), at a MAP.
 - SWAG of rank 20 over the last third of the steps. SGHMC: four chains. NUTS: four chains compiled to C.
 - BNNRegressor() with its defaults, and with `method="svi"` and 20 units. A Gaussian process (at most 1500 rows) and
-  Bayesian ridge regression, by marginal likelihood.
+  Bayesian ridge regression, by marginal likelihood. Boosted trees of scikit-learn, with its defaults and tuned.
 
 The noise scale has a LogNormal(-2, 1) prior in networks of 50 tanh units. A fit takes 3000 steps with Adam on a cosine,
 in batches of at most 1500 rows. Predictions take 200 draws. Inputs and targets are standardised by the training rows.
@@ -42,7 +43,7 @@ Structure = Literal["full", "kronecker"]
 class Map(NetworkMethod):
     """A point estimate of all weights and of the noise scale."""
 
-    name = "MAP"
+    name = "plain network (MAP)"
     grid = tuple(Setting(gain=gain) for gain in GAINS)
 
     def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
@@ -59,7 +60,7 @@ class MCDropout(Map):
 class Ensemble(NetworkMethod):
     """Five point estimates, each with its own initial weights; the gain is the best one for a single point estimate."""
 
-    name = "deep ensemble"
+    name = "ensemble of five"
     grid = Map.grid
     tuned_as = Map()
 
@@ -86,7 +87,7 @@ class MeanField(NetworkMethod):
 class NaturalMeanField(NetworkMethod):
     """The same Gaussians, by natural gradients."""
 
-    name = "mean field, natural"
+    name = "natural gradients"
     grid = MeanField.grid
 
     def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:

@@ -59,11 +59,6 @@ def report(rows: Iterable[Row], searched: Iterable[Row], methods: Sequence[Metho
     rows, searched = list(rows), list(searched)
     parts = [f"{title}:\n\n{table(rows, metric, methods)}" for metric, title in TITLES.items()]
     parts += [f"{title}:\n\n{medians(rows, metric, methods)}" for metric, title in MEDIANS.items()]
-    if chains := [row for row in rows if row["r_hat"] is not None]:
-        parts.append(
-            "Largest R-hat of the predictions, median and largest over the splits; smallest effective sample size, "
-            f"median:\n\n{chain_table(chains, methods)}"
-        )
     parts.append(f"Settings chosen on validation rows:\n\n{setting_lines(rows, methods)}")
     hours = sum(float(row["seconds"]) for row in [*rows, *searched]) / 3600
     failed = sum(row["log_likelihood"] is None for row in rows)
@@ -128,19 +123,6 @@ def medians(rows: Sequence[Row], metric: str, methods: Sequence[Method]) -> str:
     def text(name: str, method: str) -> str:
         some = [row[metric] for row in cells.get((name, method), ())]
         return f"{statistics.median(some):.3g}" if some else ""
-
-    return markdown(text, methods)
-
-
-def chain_table(rows: Sequence[Row], methods: Sequence[Method]) -> str:
-    cells = by_cell(rows)
-
-    def text(name: str, method: str) -> str:
-        some = cells.get((name, method), ())
-        if not some:
-            return ""
-        r_hat, ess = ([row[key] for row in some] for key in ("r_hat", "ess"))
-        return f"{statistics.median(r_hat):.2f}, {max(r_hat):.2f}; {statistics.median(ess):.0f}"
 
     return markdown(text, methods)
 

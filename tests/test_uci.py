@@ -12,13 +12,14 @@ from pathlib import Path
 import pyro.distributions as dist
 import pytest
 import torch
+from sklearn.ensemble import HistGradientBoostingRegressor
 
 import pyro_bnn as pb
 from benchmarks import _regression, uci
 from benchmarks._regression import Budget, Problem, Setting, held_out, score, timed
 from benchmarks._regression_methods import Linearised, Map, MeanField, Nuts
 from benchmarks._uci_tables import NAMES, PUBLISHED, leads, table
-from benchmarks._yardsticks import GaussianProcess, Ridge
+from benchmarks._yardsticks import YARDSTICKS, GaussianProcess, Ridge
 from pyro_bnn.data import Regression, load_uci
 from pyro_bnn.inference.svi import NonFiniteError
 from tests.test_data import write_uci
@@ -106,6 +107,16 @@ def test_a_yardstick_scores_on_linear_data_what_the_noise_allows(method):
     assert abs(result.coverage - 0.95) < STANDARD_ERRORS * math.sqrt(0.95 * 0.05 / 400)
 
 
+def test_boosted_trees_are_those_of_scikit_learn_and_their_scale_is_that_of_their_errors():
+    (trees,) = (method for method in YARDSTICKS if method.name == "boosted trees")
+    data = linear_data()
+    x, y, x_test, y_test = (part.numpy() for part in (data.x_train, data.y_train, data.x_test, data.y_test))
+    errors = HistGradientBoostingRegressor(random_state=0).fit(x, y.ravel()).predict(x_test) - y_test.ravel()
+    result = trees.evaluate(Problem.of(data), trees.grid[0], TINY, 0)
+    assert result.rmse == pytest.approx(math.sqrt((errors**2).mean()), rel=1e-3)
+    assert result.noise == pytest.approx(result.rmse, rel=0.3)
+
+
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # ArviZ on four draws
@@ -179,6 +190,7 @@ def known_score(value):
 
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # ArviZ on four draws
+@pytest.mark.filterwarnings("ignore:The predicted standard deviation:UserWarning")  # after 18 rows
 def test_all_methods_run_resume_and_end_in_a_table_of_what_the_lines_say(tmp_path, monkeypatch, capsys):
     write_uci(tmp_path, "yacht", num_rows=20)
     monkeypatch.setattr(_regression.Method, "most_searched", 1)
@@ -193,7 +205,7 @@ def test_all_methods_run_resume_and_end_in_a_table_of_what_the_lines_say(tmp_pat
     rows = {row["method"]: row for row in map(json.loads, lines)}
     assert list(rows) == [method.name for method in uci.METHODS]
     assert all(math.isfinite(row["rmse"]) and math.isfinite(row["log_likelihood"]) for row in rows.values())
-    assert rows["deep ensemble"]["setting"] == rows["MAP"]["setting"]
+    assert rows["ensemble of five"]["setting"] == rows["plain network (MAP)"]["setting"]
     assert {name for name, row in rows.items() if row["r_hat"] is not None} == {"NUTS", "SGHMC"}
     column = [float(value) for value in re.findall(r"^\| [^|]+ \| \**([-0-9.]+)\** \(1\)[^|]*\|", first, re.MULTILINE)]
     assert column[: len(rows)] == [round(row["rmse"], 3) for row in rows.values()]
@@ -246,7 +258,7 @@ def test_a_method_is_left_out_where_there_are_more_rows_than_it_takes(tmp_path, 
     method.most_rows = 29
     assert table.run("yacht", method, 0) is None
     method.most_rows = 30
-    assert table.run("yacht", method, 0)["method"] == "MAP"
+    assert table.run("yacht", method, 0)["method"] == "plain network (MAP)"
 
 
 def rows_of(method, *values, dataset="energy", sign=-1):
@@ -255,10 +267,10 @@ def rows_of(method, *values, dataset="energy", sign=-1):
 
 
 def test_a_table_has_means_standard_errors_and_says_where_splits_are_missing():
-    some = [*rows_of("MAP", 1.0, 2.0, 4.0), *rows_of("NUTS", *[0.5, 0.7] * 10)]
+    some = [*rows_of("plain network (MAP)", 1.0, 2.0, 4.0), *rows_of("NUTS", *[0.5, 0.7] * 10)]
     lines = table(some, "rmse", uci.METHODS).splitlines()
     error = statistics.stdev([1.0, 2.0, 4.0]) / math.sqrt(3)
-    assert lines[2] == f"| MAP |  | 2.333 ± {error:.3f} (3) |  |  |  |  |"
+    assert lines[2] == f"| plain network (MAP) |  | 2.333 ± {error:.3f} (3) |  |  |  |  |"
     assert lines[3].startswith("| NUTS |  | **0.600 ± 0.023** |  |")
     assert "| 0.666 ± 0.050 | 0.539 ± 0.014 |" in lines[4]
     assert "**0.600 ± 0.023**" in table(some, "nll", uci.METHODS)
@@ -272,12 +284,12 @@ def test_bold_is_only_what_is_ahead_by_more_than_the_standard_error_of_the_diffe
     assert leads(dict(enumerate([0.9, 1.9, 2.9001])), other)
     assert not leads(dict(enumerate([0.2, 2.0, 3.5])), other)
     assert not leads(other, dict(enumerate([0.9, 1.9, 2.9001])))
-    some = [*rows_of("MAP", 1.0, 2.0, 3.0), *rows_of("NUTS", 0.2, 2.0, 3.5)]
+    some = [*rows_of("plain network (MAP)", 1.0, 2.0, 3.0), *rows_of("NUTS", 0.2, 2.0, 3.5)]
     assert "**" not in table(some, "rmse", uci.METHODS)
 
 
 def test_chains_that_disagree_on_one_split_are_never_named_best_and_have_a_star():
-    some = [*rows_of("MAP", 1.0, 2.0, 3.0), *rows_of("NUTS", 0.5, 1.4, 2.5)]
+    some = [*rows_of("plain network (MAP)", 1.0, 2.0, 3.0), *rows_of("NUTS", 0.5, 1.4, 2.5)]
     agreeing = [{**row, "r_hat": 1.005} for row in some[3:]]
     assert "**1.467" in table([*some[:3], *agreeing], "rmse", uci.METHODS)
     shown = table([*some[:3], *agreeing[:2], {**agreeing[2], "r_hat": 1.015}], "rmse", uci.METHODS)
