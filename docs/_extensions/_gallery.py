@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
+from _phone import redraw
 from docutils import nodes
 from matplotlib.collections import QuadMesh
 from PIL import Image
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx_gallery.directives import imgsgnode
-from sphinx_gallery.scrapers import figure_rst, matplotlib_scraper
+from sphinx_gallery.scrapers import figure_rst
 
 DPI = 250
 """Pixels per inch, as in the pictures of other pages."""
@@ -29,7 +30,7 @@ TRAPS = ("Trap", "Common mistake")
 PANELS = {
     "adapters": (1, (0, 0, 0.58, 1)),
     "mixture_density": (1, (0.5, 0, 1, 1)),
-    "plot_1_plain_to_bayesian": (3, (0, 0.07, 0.51, 1)),
+    "plot_1_plain_to_bayesian": (3, (0.5, 0.07, 1, 1)),
     "plot_2_detect_the_unknown": (1, (0, 0, 0.52, 1)),
     "plot_3_is_my_posterior_good": (2, (0.5, 0.51, 1, 1)),
     "plot_4_prune": (3, (0, 0, 0.49, 1)),
@@ -65,20 +66,21 @@ def pictures(
     Returns:
         reStructuredText that shows the pictures.
     """
-    folder, moved = Path(block_vars["src_file"]).parent, []
-    for picture in sorted(
-        folder.rglob("*.png"), key=lambda path: path.stat().st_mtime
-    ):
+    saved = Path(block_vars["src_file"]).parent.rglob("*.png")
+    saved = sorted(saved, key=lambda path: path.stat().st_mtime)
+    figures = [plt.figure(number) for number in plt.get_fignums()]
+    mark = "" if saved or not has_colors_of_its_own() else " as-drawn"
+    shown = ""
+    for index, figure in enumerate(figures):
         target = Path(next(block_vars["image_path_iterator"]))
-        picture.replace(target)
-        moved.append(str(target))
-    if not moved:
-        mark = " as-drawn" if has_colors_of_its_own() else ""
-        shown = matplotlib_scraper(block, block_vars, gallery_conf, dpi=DPI)
-        return shown.replace("-single-img", f"-single-img{mark}")
+        if saved:
+            saved[index].replace(target)
+        else:
+            figure.savefig(target, dpi=DPI)
+        redraw(figure, target.parent / "phone" / target.name, DPI)
+        shown += figure_rst([str(target)], gallery_conf["src_dir"])
     plt.close("all")
-    folder = gallery_conf["src_dir"]
-    return "\n".join(figure_rst([picture], folder) for picture in moved)
+    return shown.replace("-single-img", f"-single-img{mark}")
 
 
 class InOrderOfTheList:
@@ -139,11 +141,19 @@ def mark_traps(app: Sphinx, document: nodes.document) -> None:
 
 
 def paragraphs_of_pictures(app: Sphinx, document: nodes.document) -> None:
-    """Put each picture of a script into a paragraph, as in other pages: the style sheet lets it scroll on a phone."""
+    """Put each picture of a script into a paragraph, as in other pages, with its version for phones."""
     for picture in [*document.findall(imgsgnode)]:
+        wide = picture.deepcopy()
+        paragraph = nodes.paragraph("", "", wide)
+        folder, name = wide["uri"].rsplit("/", 1)
+        phone = f"{folder}/phone/{name}"
+        if Path(f"{app.srcdir}/{phone}").is_file():
+            classes = [*(wide["class"] or []), "on-phone"]
+            paragraph += nodes.image(uri=phone, classes=classes)
+            wide["class"] = [*(wide["class"] or []), "restacked"]
         # sphinx-gallery writes the first class only
-        picture["class"] = [" ".join(picture["class"] or [])]
-        picture.replace_self(nodes.paragraph("", "", picture.deepcopy()))
+        wide["class"] = [" ".join(wide["class"] or [])]
+        picture.replace_self(paragraph)
 
 
 def is_picture(node: nodes.Node) -> bool:
@@ -176,7 +186,10 @@ def captions(app: Sphinx, document: nodes.document) -> None:
             waiting.append(node)
         elif is_caption(node) and waiting:
             picture = waiting.pop(0)
-            picture[0]["alt"] = escape(" ".join(node.astext().split()))
+            alt = " ".join(node.astext().split())
+            picture[0]["alt"] = escape(alt)
+            for phone in picture[1:]:
+                phone["alt"] = alt
             node.parent.remove(node)
             above = picture.parent
             above.insert(above.index(picture) + 1, node)

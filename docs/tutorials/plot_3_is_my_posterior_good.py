@@ -167,7 +167,7 @@ print(chains.status)
 
 comparison = pb.compare(
     model,
-    {"nuts": chains, "default": default, "mean field": fitted},
+    {"NUTS": chains, "chains (MCLMC)": default, "mean field": fitted},
     grid,
     regions=regions,
     num_samples=600,
@@ -185,7 +185,7 @@ predictions = {
     name: pb.predict(model, posterior, grid, num_samples=600, seed=0)
     for name, posterior in {
         "NUTS": chains,
-        "default of fit": default,
+        "chains (MCLMC)": default,
         "mean field": fitted,
     }.items()
 }
@@ -206,10 +206,10 @@ with plotting.style():
 plt.show()
 
 # %%
-# *Where there are no data (grey), the epistemic standard deviation of NUTS is large. The default of fit agrees with
-# NUTS, while the mean-field curve is too flat.*
+# *Where there are no data (grey), the epistemic standard deviation of NUTS is large. The chains (MCLMC) of the
+# default of fit agree with NUTS, while the mean-field curve is too flat.*
 #
-# In each region, the epistemic standard deviation of the default of ``fit`` is within 5 % of that of NUTS. The
+# In each region, the epistemic standard deviation of chains (MCLMC) is within 5 % of that of NUTS. The
 # mean-field fit is **underconfident where there are data, overconfident elsewhere**. Because mean field
 # ignores correlations, it cannot represent two weights that vary only together. More epochs do not change this, and
 # neither the status nor ``diagnose`` shows it. :doc:`/results/approximations` compares more methods in such a gap.
@@ -217,7 +217,7 @@ plt.show()
 # What to do
 # ----------
 # - For predictions inside the data, both fits are good enough, because the noise dominates the total band.
-# - For decisions that depend on the gap, use the default of ``fit``, or NUTS if it is fast enough.
+# - For decisions that depend on the gap, use chains (MCLMC), or NUTS if it is fast enough.
 # - Keep a small comparison of this kind with your code, and run it when the model changes.
 #
 # **Common mistake: the ELBO as a score.** A larger ELBO does not mean a better posterior in every region. It says
