@@ -15,8 +15,7 @@ from sphinx.application import Sphinx
 from sphinx_gallery.directives import imgsgnode
 from sphinx_gallery.scrapers import figure_rst
 
-DPI = 250
-"""Pixels per inch, as in the pictures of other pages."""
+from pyro_bnn import plotting
 
 DARK_IS_MUCH = ("Blues", "Greys", "binary", "gray_r")
 """Colour maps that may be turned to light on dark: they begin with the white of the ground."""
@@ -36,7 +35,10 @@ PANELS = {
     "plot_4_prune": (3, (0, 0, 0.49, 1)),
     "transformer": (1, (0, 0, 0.5, 1)),
 }
-"""The picture that a card shows, counted from 1, and which part of it: left, top, right and bottom, from 0 to 1."""
+"""The picture that a card shows, counted from 1, and which part of it: left, top, right and bottom, from 0 to 1.
+
+Other scripts have one panel, and a card shows its version for phones.
+"""
 
 
 def has_colors_of_its_own() -> bool:
@@ -73,11 +75,12 @@ def pictures(
     shown = ""
     for index, figure in enumerate(figures):
         target = Path(next(block_vars["image_path_iterator"]))
-        if saved:
-            saved[index].replace(target)
-        else:
-            figure.savefig(target, dpi=DPI)
-        redraw(figure, target.parent / "phone" / target.name, DPI)
+        with plotting.style():
+            if saved:
+                saved[index].replace(target)
+            else:
+                figure.savefig(target)
+            redraw(figure, target.parent / "phone" / target.name)
         shown += figure_rst([str(target)], gallery_conf["src_dir"])
     plt.close("all")
     return shown.replace("-single-img", f"-single-img{mark}")
@@ -239,13 +242,11 @@ def shown_by(script: Path, thumbnail: nodes.image) -> nodes.Node | None:
         thumbnail: The small picture that sphinx-gallery made; without a picture of the script, a placeholder.
     """
     images = script.parent / "images"
-    pictures = sorted(images.glob(f"sphx_glr_{script.stem}_0*"))
-    if pictures:
-        if script.stem in PANELS:
-            small = images / "thumb" / f"sphx_glr_{script.stem}_thumb.png"
-            number, box = PANELS[script.stem]
-            shown = images / f"sphx_glr_{script.stem}_{number:03}.png"
-            crop(shown, box, small)
+    number, box = PANELS.get(script.stem, (1, (0, 0, 1, 1)))
+    folder = images if script.stem in PANELS else images / "phone"
+    shown = folder / f"sphx_glr_{script.stem}_{number:03}.png"
+    if shown.is_file():
+        crop(shown, box, images / "thumb" / f"sphx_glr_{script.stem}_thumb.png")
         return thumbnail
     printed = re.search(
         r"sphx-glr-script-out\n\n \.\. code-block:: none\n\n((?:    .*\n|\n)+)",

@@ -158,13 +158,12 @@ def restack(picture: Path, target: Path) -> None:
     stacked.save(target, optimize=True)
 
 
-def redraw(figure: Figure, target: Path, dpi: int) -> None:
+def redraw(figure: Figure, target: Path) -> None:
     """Write a figure at half its width, with at most half as many panels in a row.
 
     Args:
-        figure: The figure of a script; it is changed.
+        figure: The figure of a script, which is changed.
         target: The file to write.
-        dpi: Pixels per inch.
     """
     panels = [ax for ax in figure.axes if ax.get_subplotspec()]
     grid = panels[0].get_subplotspec().get_gridspec()
@@ -179,14 +178,20 @@ def redraw(figure: Figure, target: Path, dpi: int) -> None:
         row, column = place.rowspan.start, place.colspan.start
         block, column = divmod(column, columns)
         left = first.setdefault(row, ax)
-        if column == 0 and not any(ax.get_yticklabels()):
+        if column == 0 and not any(t.get_text() for t in ax.get_yticklabels()):
             ax.set_yticks(left.get_yticks(), left.get_yticklabels())
             ax.set_ylabel(left.get_ylabel())
-        number = row * blocks + block if columns == 1 else block * grid.nrows + row
+        number = (
+            row * blocks + block if columns == 1 else block * grid.nrows + row
+        )
         ax.set_subplotspec(new[number, column])
-    for legend in figure.legends:
-        legend.set_ncols(2)
+    for legend in [*figure.legends]:
+        names = [text.get_text() for text in legend.texts]
+        legend.remove()
+        figure.legend(
+            legend.legend_handles, names, loc="outside upper left", ncols=2
+        )
     width, height = figure.get_size_inches()
     figure.set_size_inches(width / 2, height * blocks)
     target.parent.mkdir(exist_ok=True)
-    figure.savefig(target, dpi=dpi)
+    figure.savefig(target)
