@@ -185,7 +185,7 @@ def draw(
             fontsize=7,
             color="0.35",
         )
-    left.legend(ncols=4, loc="outside lower center", handlelength=1.6, columnspacing=0.9)
+    left.legend(ncols=4, loc="outside lower center", handlelength=1.2, columnspacing=0.7)
     axes = right.subplots(2, 2, height_ratios=(1, 1.45))
     plotting.vote_histograms(images, ballots, classes, titles=titles, axes=axes)
     axes[1, 0].set_ylabel("")
