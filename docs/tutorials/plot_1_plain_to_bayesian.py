@@ -35,6 +35,7 @@ def shade(ax: plt.Axes) -> None:
     """Make the background grey where there are no data."""
     ax.axvspan(-1, -0.5, color="0.93", zorder=0, label="no data")
     ax.axvspan(0.5, 1, color="0.93", zorder=0)
+    ax.set_xticks([-1, -0.5, 0, 0.5, 1])
 
 
 # %%
@@ -65,12 +66,12 @@ print("at x = 1:", ", ".join(f"{curve[-1].item():.1f}" for curve in curves))
 
 with plotting.style():
     ax = plotting.new_axes(1, 1, size=("page", 3.5))[0, 0]
-    shade(ax)
     ax.plot(grid, truth, ":", color=VERMILION, label="truth")
     ax.plot(x, y, ".", color="black", markersize=4, label="data")
     for curve in curves:
         (line,) = ax.plot(grid, curve, "-", color=BLUE, alpha=0.6)
     line.set_label("eight trained networks")
+    shade(ax)
     ax.set(xlabel="x", ylabel="y", xlim=(-1, 1), ylim=(-30, 30))
     ax.figure.legend(loc="outside upper left", ncols=4)
 plt.show()
@@ -108,12 +109,12 @@ print("random weights:", ", ".join(model.site_names))
 torch.manual_seed(1)
 with plotting.style():
     ax = plotting.new_axes(1, 1, size=("page", 3.5))[0, 0]
-    shade(ax)
     with torch.no_grad():
         for _ in range(30):
             (line,) = ax.plot(grid, model(grid), "-", color=BLUE, alpha=0.4)
     line.set_label("30 networks from the prior")
     ax.plot(x, y, ".", color="black", markersize=4, label="data")
+    shade(ax)
     ax.set(xlabel="x", ylabel="y", xlim=(-1, 1))
     ax.figure.legend(loc="outside upper left", ncols=3)
 plt.show()
