@@ -29,7 +29,7 @@ TRAPS = ("Trap", "Common mistake")
 PANELS = {
     "adapters": (1, (0, 0, 0.58, 1)),
     "mixture_density": (1, (0.5, 0, 1, 1)),
-    "plot_1_plain_to_bayesian": (3, (0.5, 0.07, 1, 1)),
+    "plot_1_plain_to_bayesian": (3, (0.509, 0.07, 1, 1)),
     "plot_2_detect_the_unknown": (1, (0, 0, 0.52, 1)),
     "plot_3_is_my_posterior_good": (2, (0.5, 0.51, 1, 1)),
     "plot_4_prune": (3, (0, 0, 0.49, 1)),

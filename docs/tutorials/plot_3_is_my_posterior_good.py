@@ -109,7 +109,7 @@ with plotting.style():
     for ax, (title, posterior) in zip(axes, candidates.items(), strict=True):
         prediction = pb.predict(model, posterior, grid, num_samples=200, seed=0)
         plotting.regression_bands(grid, prediction, data=(x, y), ax=ax)
-        ax.set(title=title, ylim=(-25, 25))
+        ax.set(title=title, ylim=(-25, 25), xticks=(-1, -0.5, 0, 0.5, 1))
         ax.get_legend().remove()
     entries = axes[0].get_legend_handles_labels()
     axes[0].figure.legend(*entries, loc="outside upper left", ncols=4)
@@ -193,13 +193,14 @@ with plotting.style():
     axes = plotting.new_axes(2, 2, size=("page", 5.4)).ravel()
     for ax, (name, prediction) in zip(axes, predictions.items(), strict=False):
         plotting.regression_bands(grid, prediction, data=(x, y), ax=ax)
-        ax.set(title=name, ylim=(-25, 25))
+        ax.set(title=name, ylim=(-25, 25), xticks=(-1, -0.5, 0, 0.5, 1))
         ax.get_legend().remove()
         axes[3].plot(grid, prediction.epistemic.sqrt(), label=name)
     for start, end in ((-1, -0.5), (-0.25, 0.25), (0.5, 1)):
         shade = axes[3].axvspan(start, end, color="0.93", zorder=0)
     shade.set_label("no data")
-    axes[3].set(xlabel="x", xlim=(-1, 1), ylabel="epistemic sd", ylim=(0, 4))
+    axes[3].set(xlabel="x", xlim=(-1, 1), xticks=(-1, -0.5, 0, 0.5, 1))
+    axes[3].set(ylabel="epistemic sd", ylim=(0, 4))
     axes[3].legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
     entries = axes[0].get_legend_handles_labels()
     axes[0].figure.legend(*entries, loc="outside upper left", ncols=4)
