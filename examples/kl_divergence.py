@@ -82,7 +82,7 @@ def draw(fits: dict[str, dist.Normal]) -> None:
     for name, q in fits.items():
         label = f"{name}: N({q.mean:.2f}, {q.stddev:.2f})"
         ax.plot(grid, q.log_prob(grid).exp(), label=label)
-    ax.set(xlabel="w", ylabel="density", ylim=(0, 1))
+    ax.set(xlabel="w", ylabel="density", ylim=(0, 1.35))
     ax.legend(loc="upper right")
     plotting.save(ax, "kl_divergence.png")
 

@@ -92,7 +92,7 @@ def test_the_maker_of_a_picture_runs(name, tmp_path, capsys):
 @pytest.mark.usefixtures("short_chains", "short_fits")
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")
 def test_the_maker_of_the_front_picture_shows_its_effect(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["front.py", "--epochs", "1", "--data", "nowhere", "--out", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["front.py", "--data", "nowhere", "--out", str(tmp_path)])
     torch.set_default_dtype(torch.float32)
     runpy.run_path(str(PICTURES / "front.py"), run_name="__main__")
     torch.set_default_dtype(torch.float64)

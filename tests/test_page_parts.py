@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 pytest.importorskip("sphinx_gallery")
@@ -75,8 +76,14 @@ def item(name, sentence):
 
 def test_a_card_has_what_its_script_shows_if_it_was_run(tmp_path):
     folder = tmp_path / "gallery" / "examples"
-    (folder / "images").mkdir(parents=True)
-    (folder / "images" / "sphx_glr_drawn_001.png").touch()
+    (folder / "images" / "thumb").mkdir(parents=True)
+    figure = Figure(figsize=(7, 3))
+    for panel in figure.subplots(1, 6):
+        panel.set_yticks([1, 2])
+    figure.legend([panel.plot([1, 2], label="a line")[0]], ["a line"], ncols=4)
+    part("phone").redraw(figure, folder / "images" / "phone" / "sphx_glr_drawn_001.png")
+    assert (*figure.get_size_inches(), len(figure.legends)) == (3.5, 6, 1)
+    assert {panel.get_subplotspec().colspan.start for panel in figure.axes} == {0, 1, 2}
     for name, text in {"drawn": OUTPUT, "printed": OUTPUT, "waiting": "Text.\n"}.items():
         (folder / f"{name}.rst").write_text(text)
     document = publish_doctree(SCRIPTS)
@@ -279,15 +286,20 @@ def gallery_page(text):
     return app, publish_doctree(text)
 
 
-def test_a_paragraph_of_emphasis_after_a_picture_is_its_caption_and_its_text():
+def test_a_paragraph_of_emphasis_after_a_picture_is_its_caption_and_its_text(tmp_path):
     gallery = part("gallery")
     app, document = gallery_page('Text.\n\n*The "blue" line.*\n\n*The second.*\n\n*Not a caption.*\n')
-    for _ in range(2):
-        document.insert(1, gallery.imgsgnode(alt="plot", **{"class": ["single", "as-drawn"]}))
+    app.srcdir = tmp_path
+    (tmp_path / "phone").mkdir()
+    (tmp_path / "phone" / "b.png").touch()
+    for name in "ba":
+        picture = gallery.imgsgnode(alt="plot", uri=f"/{name}.png", **{"class": ["single", "as-drawn"]})
+        document.insert(1, picture)
     gallery.paragraphs_of_pictures(app, document)
     gallery.captions(app, document)
     first, caption, second, other, *_ = document[1:]
-    assert first[0]["class"] == ["single as-drawn"]
+    assert [picture[0]["class"] for picture in (first, second)] == [["single as-drawn"], ["single as-drawn restacked"]]
+    assert (second[1]["alt"], second[1]["classes"]) == ("The second.", ["single", "as-drawn", "on-phone"])
     assert [first[0]["alt"], second[0]["alt"]] == ["The &quot;blue&quot; line.", "The second."]
     assert [caption.astext(), other.astext()] == ['The "blue" line.', "The second."]
     assert document[-1].astext() == "Not a caption."

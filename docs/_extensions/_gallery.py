@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
+from _phone import redraw
 from docutils import nodes
 from matplotlib.collections import QuadMesh
 from PIL import Image
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx_gallery.directives import imgsgnode
-from sphinx_gallery.scrapers import figure_rst, matplotlib_scraper
+from sphinx_gallery.scrapers import figure_rst
 
-DPI = 250
-"""Pixels per inch, as in the pictures of other pages."""
+from pyro_bnn import plotting
 
 DARK_IS_MUCH = ("Blues", "Greys", "binary", "gray_r")
 """Colour maps that may be turned to light on dark: they begin with the white of the ground."""
@@ -29,13 +29,16 @@ TRAPS = ("Trap", "Common mistake")
 PANELS = {
     "adapters": (1, (0, 0, 0.58, 1)),
     "mixture_density": (1, (0.5, 0, 1, 1)),
-    "plot_1_plain_to_bayesian": (3, (0, 0.07, 0.51, 1)),
+    "plot_1_plain_to_bayesian": (3, (0.509, 0.07, 1, 1)),
     "plot_2_detect_the_unknown": (1, (0, 0, 0.52, 1)),
     "plot_3_is_my_posterior_good": (2, (0.5, 0.51, 1, 1)),
     "plot_4_prune": (3, (0, 0, 0.49, 1)),
     "transformer": (1, (0, 0, 0.5, 1)),
 }
-"""The picture that a card shows, counted from 1, and which part of it: left, top, right and bottom, from 0 to 1."""
+"""The picture that a card shows, counted from 1, and which part of it: left, top, right and bottom, from 0 to 1.
+
+Other scripts have one panel, and a card shows its version for phones.
+"""
 
 
 def has_colors_of_its_own() -> bool:
@@ -65,20 +68,22 @@ def pictures(
     Returns:
         reStructuredText that shows the pictures.
     """
-    folder, moved = Path(block_vars["src_file"]).parent, []
-    for picture in sorted(
-        folder.rglob("*.png"), key=lambda path: path.stat().st_mtime
-    ):
+    saved = Path(block_vars["src_file"]).parent.rglob("*.png")
+    saved = sorted(saved, key=lambda path: path.stat().st_mtime)
+    figures = [plt.figure(number) for number in plt.get_fignums()]
+    mark = "" if saved or not has_colors_of_its_own() else " as-drawn"
+    shown = ""
+    for index, figure in enumerate(figures):
         target = Path(next(block_vars["image_path_iterator"]))
-        picture.replace(target)
-        moved.append(str(target))
-    if not moved:
-        mark = " as-drawn" if has_colors_of_its_own() else ""
-        shown = matplotlib_scraper(block, block_vars, gallery_conf, dpi=DPI)
-        return shown.replace("-single-img", f"-single-img{mark}")
+        with plotting.style():
+            if saved:
+                saved[index].replace(target)
+            else:
+                figure.savefig(target)
+            redraw(figure, target.parent / "phone" / target.name)
+        shown += figure_rst([str(target)], gallery_conf["src_dir"])
     plt.close("all")
-    folder = gallery_conf["src_dir"]
-    return "\n".join(figure_rst([picture], folder) for picture in moved)
+    return shown.replace("-single-img", f"-single-img{mark}")
 
 
 class InOrderOfTheList:
@@ -139,11 +144,19 @@ def mark_traps(app: Sphinx, document: nodes.document) -> None:
 
 
 def paragraphs_of_pictures(app: Sphinx, document: nodes.document) -> None:
-    """Put each picture of a script into a paragraph, as in other pages: the style sheet lets it scroll on a phone."""
+    """Put each picture of a script into a paragraph, as in other pages, with its version for phones."""
     for picture in [*document.findall(imgsgnode)]:
+        wide = picture.deepcopy()
+        paragraph = nodes.paragraph("", "", wide)
+        folder, name = wide["uri"].rsplit("/", 1)
+        phone = f"{folder}/phone/{name}"
+        if Path(f"{app.srcdir}/{phone}").is_file():
+            classes = [*(wide["class"] or []), "on-phone"]
+            paragraph += nodes.image(uri=phone, classes=classes)
+            wide["class"] = [*(wide["class"] or []), "restacked"]
         # sphinx-gallery writes the first class only
-        picture["class"] = [" ".join(picture["class"] or [])]
-        picture.replace_self(nodes.paragraph("", "", picture.deepcopy()))
+        wide["class"] = [" ".join(wide["class"] or [])]
+        picture.replace_self(paragraph)
 
 
 def is_picture(node: nodes.Node) -> bool:
@@ -176,7 +189,10 @@ def captions(app: Sphinx, document: nodes.document) -> None:
             waiting.append(node)
         elif is_caption(node) and waiting:
             picture = waiting.pop(0)
-            picture[0]["alt"] = escape(" ".join(node.astext().split()))
+            alt = " ".join(node.astext().split())
+            picture[0]["alt"] = escape(alt)
+            for phone in picture[1:]:
+                phone["alt"] = alt
             node.parent.remove(node)
             above = picture.parent
             above.insert(above.index(picture) + 1, node)
@@ -226,13 +242,11 @@ def shown_by(script: Path, thumbnail: nodes.image) -> nodes.Node | None:
         thumbnail: The small picture that sphinx-gallery made; without a picture of the script, a placeholder.
     """
     images = script.parent / "images"
-    pictures = sorted(images.glob(f"sphx_glr_{script.stem}_0*"))
-    if pictures:
-        if script.stem in PANELS:
-            small = images / "thumb" / f"sphx_glr_{script.stem}_thumb.png"
-            number, box = PANELS[script.stem]
-            shown = images / f"sphx_glr_{script.stem}_{number:03}.png"
-            crop(shown, box, small)
+    number, box = PANELS.get(script.stem, (1, (0, 0, 1, 1)))
+    folder = images if script.stem in PANELS else images / "phone"
+    shown = folder / f"sphx_glr_{script.stem}_{number:03}.png"
+    if shown.is_file():
+        crop(shown, box, images / "thumb" / f"sphx_glr_{script.stem}_thumb.png")
         return thumbnail
     printed = re.search(
         r"sphx-glr-script-out\n\n \.\. code-block:: none\n\n((?:    .*\n|\n)+)",

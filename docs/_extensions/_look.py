@@ -21,7 +21,8 @@ WORDS = 20
 """Mean number of letters in a cell from which on a table of four or more columns is one of words, not of numbers."""
 
 TOGETHER = re.compile(
-    r" ?± ?| \+ (?=\d)| (?=%)|\([A-Z], [\dA-Z][ A-Z]*\)|R-hat|\b\d{4}-\d\d-\d\d\b"
+    r" ?± ?| \+ (?=\d)| (?=%)|(?<=\d) (?=s\b)|\([A-Z], [\dA-Z][ A-Z]*\)|R-hat|"
+    r"\b\d{4}-\d\d-\d\d\b"
 )
 """Parts of a sentence in which no line ends: numbers with their signs and units, shapes, and dates."""
 

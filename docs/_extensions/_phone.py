@@ -1,9 +1,10 @@
-"""Pictures with several panels in a second version for phones: fewer panels in a row, and larger letters."""
+"""Pictures in a second version for phones: fewer panels in a row, and larger letters."""
 
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 from PIL import Image
 
 Box = tuple[int, int, int, int]
@@ -38,7 +39,7 @@ ROWS: dict[str, list[list[Box]]] = {
     "uci": [
         [(0, 0, 640, 60)],
         [(640, 0, 1050, 60)],
-        *beside((258, 600), (258, 741, 1226, 1750), 60, 650),
+        *beside((300, 600), (300, 770, 1230, 1750), 60, 650),
         [(0, 650, 1750, 700)],
     ],
     "cost": [
@@ -83,7 +84,7 @@ ROWS: dict[str, list[list[Box]]] = {
     "trust": [
         [(0, 0, 803, 58)],
         [(803, 0, 1380, 58)],
-        *beside((92, 593), (92, 919, 1745), 58, 675),
+        *beside((96, 593), (96, 919, 1745), 58, 675),
     ],
     "kl_weight": [
         [(0, 0, 803, 58)],
@@ -155,3 +156,42 @@ def restack(picture: Path, target: Path) -> None:
         stacked.paste(part, tuple(place))
     target.parent.mkdir(parents=True, exist_ok=True)
     stacked.save(target, optimize=True)
+
+
+def redraw(figure: Figure, target: Path) -> None:
+    """Write a figure at half its width, with at most half as many panels in a row.
+
+    Args:
+        figure: The figure of a script, which is changed.
+        target: The file to write.
+    """
+    panels = [ax for ax in figure.axes if ax.get_subplotspec()]
+    grid = panels[0].get_subplotspec().get_gridspec()
+    columns = max(1, grid.ncols // 2)
+    blocks = -(-grid.ncols // columns)
+    shares = grid.get_height_ratios() or [1] * grid.nrows
+    shares = np.repeat(shares, blocks) if columns == 1 else shares * blocks
+    new = figure.add_gridspec(len(shares), columns, height_ratios=shares)
+    first = {}
+    for ax in panels:
+        place = ax.get_subplotspec()
+        row, column = place.rowspan.start, place.colspan.start
+        block, column = divmod(column, columns)
+        left = first.setdefault(row, ax)
+        if column == 0 and not any(t.get_text() for t in ax.get_yticklabels()):
+            ax.set_yticks(left.get_yticks(), left.get_yticklabels())
+            ax.set_ylabel(left.get_ylabel())
+        number = (
+            row * blocks + block if columns == 1 else block * grid.nrows + row
+        )
+        ax.set_subplotspec(new[number, column])
+    for legend in [*figure.legends]:
+        names = [text.get_text() for text in legend.texts]
+        legend.remove()
+        figure.legend(
+            legend.legend_handles, names, loc="outside upper left", ncols=2
+        )
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width / 2, height * blocks)
+    target.parent.mkdir(exist_ok=True)
+    figure.savefig(target)

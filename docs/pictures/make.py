@@ -287,7 +287,7 @@ def estimators(out: Path, quick: bool) -> None:
 
 
 def trust(out: Path, quick: bool) -> None:
-    """NUTS, the default of `fit`, a mean-field Gaussian and Laplace (Gauss-Newton) on the same model."""
+    """NUTS, chains (MCLMC), a mean-field Gaussian and Laplace (Gauss-Newton) on the same model."""
     model, fit, _ = with_gap()
     num_draws = 40 if quick else 400
     with warnings.catch_warnings():
@@ -307,7 +307,7 @@ def trust(out: Path, quick: bool) -> None:
     plain = pb.fit(model, (fit.x, fit.y), method="svi", guide=pb.DeltaGuide(model), seed=0)
     laplace = pb.fit_gauss_newton(model, (fit.x, fit.y), init=plain, structure="full")
     default = pb.fit(model, (fit.x, fit.y), seed=0)
-    posteriors = {"NUTS": chains, "default": default, "mean field": mean_field}
+    posteriors = {"NUTS": chains, "chains (MCLMC)": default, "mean field": mean_field}
     posteriors["Laplace (Gauss-Newton)"] = laplace
     print(chains.status)
     print(f"{'epistemic sd':22s}" + "".join(f"{name:>16s}" for name in REGIONS))

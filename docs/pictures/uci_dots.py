@@ -36,10 +36,8 @@ LOOKS = {
 COPIES = ("Gaussian process", "red wine")
 """A value with a dagger, since many of the test rows are copies of training rows."""
 
-FEW_SPLITS = "NUTS"
-"""A method that ran on fewer splits than the others: below them, without a rank."""
-
 NOT_DRAWN = (
+    "NUTS",
     "mean field, Adam",
     "low rank",
     "Laplace (Hessian, drawn weights)",
@@ -52,7 +50,8 @@ NOT_DRAWN = (
     "MC dropout, published",
     "mean field, published",
 )
-"""Methods of the table that the picture leaves out: most are close to the plain network, or were measured by others."""
+"""Methods of the table that the picture leaves out: most are close to the plain network, or were measured on
+other splits."""
 
 
 def numbers(cell: str) -> list[float]:
@@ -63,7 +62,6 @@ def numbers(cell: str) -> list[float]:
 def draw_cell(ax: Axes, place: int, method: str, cell: str, *, note: str = "") -> None:
     """A mean with its standard error; a mean beyond the axis is a triangle at its end, with the number and a note."""
     look = {"linestyle": "", "markersize": 4, **LOOKS.get(method, LOOKS[OTHER])}
-    look |= {"markerfacecolor": "white"} if cell.endswith(r"\*") else {}
     mean, *error = numbers(cell)
     low, high = ax.get_xlim()
     if low <= mean <= high:
@@ -78,10 +76,7 @@ def draw_cell(ax: Axes, place: int, method: str, cell: str, *, note: str = "") -
 
 
 def uci(out: Path, _quick: bool) -> None:
-    """The first table of the page, a panel for each data set; methods are in the order of their mean ranks.
-
-    Hollow marks are values with a star.
-    """
+    """The first table of the page, a panel for each data set; methods are in the order of their mean ranks."""
     lines = table("uci", "method | yacht")
     (_, *names), _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines)
     cells = {method: some for method, *some in rows}
@@ -90,8 +85,7 @@ def uci(out: Path, _quick: bool) -> None:
         known = sorted((numbers(some[column])[0], method) for method, some in cells.items() if some[column])
         for rank, (_, method) in enumerate(known):
             ranks[method].append(rank / len(known))
-    order = [*sorted(cells.keys() - {*NOT_DRAWN, FEW_SPLITS}, key=lambda method: fmean(ranks[method])), FEW_SPLITS]
-    labels = [f"{method} (5 splits)" if method == FEW_SPLITS else method for method in order]
+    order = sorted(cells.keys() - {*NOT_DRAWN}, key=lambda method: fmean(ranks[method]))
     axes = plotting.new_axes(1, len(names), size=("page", 2.8))[0]
     for column, (ax, name) in enumerate(zip(axes, names, strict=True)):
         ax.set(title=name, xlim=LIMITS[name], ylim=(len(order) - 0.5, -0.5))
@@ -101,7 +95,7 @@ def uci(out: Path, _quick: bool) -> None:
         for method, cell in shown.items():
             note = " \N{DAGGER}" if (method, name) == COPIES else ""
             draw_cell(ax, order.index(method), method, cell, note=note)
-        ax.set_yticks(range(len(order)), labels=labels if column == 0 else [""] * len(order))
+        ax.set_yticks(range(len(order)), labels=order if column == 0 else [""] * len(order))
         ax.tick_params(axis="y", length=0)
         ax.xaxis.set_major_locator(MultipleLocator(STEPS[name]))
         ax.xaxis.set_minor_locator(AutoMinorLocator(2))

@@ -30,6 +30,14 @@ x, y = data.regression_problem(200, noise=NOISE)
 grid = torch.linspace(-1, 1, 201)[:, None]
 truth = 10 * torch.sin(2 * torch.pi * grid)
 
+
+def shade(ax: plt.Axes) -> None:
+    """Make the background grey where there are no data."""
+    ax.axvspan(-1, -0.5, color="0.93", zorder=0, label="no data")
+    ax.axvspan(0.5, 1, color="0.93", zorder=0)
+    ax.set_xticks([-1, -0.5, 0, 0.5, 1])
+
+
 # %%
 # A plain network, eight times
 # ----------------------------
@@ -63,12 +71,13 @@ with plotting.style():
     for curve in curves:
         (line,) = ax.plot(grid, curve, "-", color=BLUE, alpha=0.6)
     line.set_label("eight trained networks")
+    shade(ax)
     ax.set(xlabel="x", ylabel="y", xlim=(-1, 1), ylim=(-30, 30))
-    ax.figure.legend(loc="outside upper left", ncols=3)
+    ax.figure.legend(loc="outside upper left", ncols=4)
 plt.show()
 
 # %%
-# *Eight trainings of the same network agree where there are data, and disagree outside.*
+# *Eight trainings of the same network agree where there are data, and disagree outside (grey).*
 #
 # The networks fit the data about equally well, and nothing shows which one is right. A single network hides this.
 # Bayes' rule instead keeps all networks, with probabilities that depend on the data:
@@ -105,8 +114,9 @@ with plotting.style():
             (line,) = ax.plot(grid, model(grid), "-", color=BLUE, alpha=0.4)
     line.set_label("30 networks from the prior")
     ax.plot(x, y, ".", color="black", markersize=4, label="data")
+    shade(ax)
     ax.set(xlabel="x", ylabel="y", xlim=(-1, 1))
-    ax.figure.legend(loc="outside upper left", ncols=2)
+    ax.figure.legend(loc="outside upper left", ncols=3)
 plt.show()
 
 # %%
@@ -161,11 +171,14 @@ with plotting.style():
         curve = pb.predict_point(model, draw, grid).mean
         right.plot(grid, curve, "-", color=BLUE, alpha=0.4)
     right.plot(x, y, ".", color="black", markersize=3, zorder=1.9)
+    shade(right)
+    shade(left)
     left.set(title="predictive bands", ylim=(-35, 30))
     right.set(title="20 of the networks behind them", xlabel="x")
     right.set(xlim=(-1, 1), ylim=(-35, 30))
     left.get_legend().remove()
-    left.figure.legend(loc="outside upper left", ncols=5)
+    entries = left.get_legend_handles_labels()
+    left.figure.legend(*entries, loc="outside upper left", ncols=6)
 plt.show()
 
 # %%
@@ -256,10 +269,11 @@ with plotting.style():
         strict=True,
     ):
         plotting.regression_bands(grid, shown, data=(x, y), truth=truth, ax=ax)
+        shade(ax)
         ax.set(title=name, ylim=(-30, 30))
         ax.get_legend().remove()
     entries = axes[0].get_legend_handles_labels()
-    axes[0].figure.legend(*entries, loc="outside upper left", ncols=5)
+    axes[0].figure.legend(*entries, loc="outside upper left", ncols=6)
 plt.show()
 
 # %%

@@ -46,7 +46,7 @@ for row, (name, images) in zip(
 plt.show()
 
 # %%
-# *The network is trained on images like those of the upper row, and never sees a digit of the lower row.*
+# *The network is trained on images like the known ones, and never sees a digit of the unknown kinds.*
 #
 # We use no unknown image for training, nor for choosing a setting.
 #

@@ -109,7 +109,7 @@ with plotting.style():
     for ax, (title, posterior) in zip(axes, candidates.items(), strict=True):
         prediction = pb.predict(model, posterior, grid, num_samples=200, seed=0)
         plotting.regression_bands(grid, prediction, data=(x, y), ax=ax)
-        ax.set(title=title, ylim=(-25, 25))
+        ax.set(title=title, ylim=(-25, 25), xticks=(-1, -0.5, 0, 0.5, 1))
         ax.get_legend().remove()
     entries = axes[0].get_legend_handles_labels()
     axes[0].figure.legend(*entries, loc="outside upper left", ncols=4)
@@ -167,7 +167,7 @@ print(chains.status)
 
 comparison = pb.compare(
     model,
-    {"nuts": chains, "default": default, "mean field": fitted},
+    {"NUTS": chains, "chains (MCLMC)": default, "mean field": fitted},
     grid,
     regions=regions,
     num_samples=600,
@@ -185,7 +185,7 @@ predictions = {
     name: pb.predict(model, posterior, grid, num_samples=600, seed=0)
     for name, posterior in {
         "NUTS": chains,
-        "default of fit": default,
+        "chains (MCLMC)": default,
         "mean field": fitted,
     }.items()
 }
@@ -193,23 +193,24 @@ with plotting.style():
     axes = plotting.new_axes(2, 2, size=("page", 5.4)).ravel()
     for ax, (name, prediction) in zip(axes, predictions.items(), strict=False):
         plotting.regression_bands(grid, prediction, data=(x, y), ax=ax)
-        ax.set(title=name, ylim=(-25, 25))
+        ax.set(title=name, ylim=(-25, 25), xticks=(-1, -0.5, 0, 0.5, 1))
         ax.get_legend().remove()
         axes[3].plot(grid, prediction.epistemic.sqrt(), label=name)
     for start, end in ((-1, -0.5), (-0.25, 0.25), (0.5, 1)):
         shade = axes[3].axvspan(start, end, color="0.93", zorder=0)
     shade.set_label("no data")
-    axes[3].set(xlabel="x", xlim=(-1, 1), ylabel="epistemic sd", ylim=(0, 4))
+    axes[3].set(xlabel="x", xlim=(-1, 1), xticks=(-1, -0.5, 0, 0.5, 1))
+    axes[3].set(ylabel="epistemic sd", ylim=(0, 4))
     axes[3].legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
     entries = axes[0].get_legend_handles_labels()
     axes[0].figure.legend(*entries, loc="outside upper left", ncols=4)
 plt.show()
 
 # %%
-# *Where there are no data (grey), the epistemic standard deviation of NUTS is large. The default of fit agrees with
-# NUTS, while the mean-field curve is too flat.*
+# *Where there are no data (grey), the epistemic standard deviation of NUTS is large. The chains (MCLMC) of the
+# default of fit agree with NUTS, while the mean-field curve is too flat.*
 #
-# In each region, the epistemic standard deviation of the default of ``fit`` is within 5 % of that of NUTS. The
+# In each region, the epistemic standard deviation of chains (MCLMC) is within 5 % of that of NUTS. The
 # mean-field fit is **underconfident where there are data, overconfident elsewhere**. Because mean field
 # ignores correlations, it cannot represent two weights that vary only together. More epochs do not change this, and
 # neither the status nor ``diagnose`` shows it. :doc:`/results/approximations` compares more methods in such a gap.
@@ -217,7 +218,7 @@ plt.show()
 # What to do
 # ----------
 # - For predictions inside the data, both fits are good enough, because the noise dominates the total band.
-# - For decisions that depend on the gap, use the default of ``fit``, or NUTS if it is fast enough.
+# - For decisions that depend on the gap, use chains (MCLMC), or NUTS if it is fast enough.
 # - Keep a small comparison of this kind with your code, and run it when the model changes.
 #
 # **Common mistake: the ELBO as a score.** A larger ELBO does not mean a better posterior in every region. It says

@@ -265,7 +265,8 @@ def detection_curves(
         is_unknown = np.repeat([False, True], [len(low), len(high)])
         false_positive, true_positive, _ = roc_curve(is_unknown, np.concatenate([low, high]))
         label = f"{name.partition(' (')[0]}:\n{found.auroc:.3f} ± {found.auroc_standard_error:.3f}"
-        color, dashes = PALETTE[index % len(PALETTE)], DASHES[index % len(DASHES)]
+        colors = PALETTE[2:]  # the first two are those of known and unknown inputs
+        color, dashes = colors[index % len(colors)], DASHES[index % len(DASHES)]
         roc.plot(false_positive, true_positive, color=color, linestyle=dashes, label=label)
     roc.plot([0, 1], [0, 1], ":", color=GREY, linewidth=0.8)
     roc.set(xlabel="known taken for unknown", ylabel="unknown found", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
