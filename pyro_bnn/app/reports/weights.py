@@ -213,7 +213,7 @@ def judged_share(report: pruning.PruningReport) -> float | None:
     """Return the largest share of the weights that can be removed without loss.
 
     A rise of the NLL by at most `SMALL_LOSS` is no loss. If even the smallest share cannot be removed without loss,
-    return the smallest share. Return None if the report has no scores without pruning, or no other scores.
+    return the smallest share. Return None if the report has only scores of pruned networks, or none of them.
     """
     whole, *others = sorted(report.rows, key=lambda row: row.fraction)
     kept = [*takewhile(lambda row: row.nll <= whole.nll + SMALL_LOSS, others)] or others[:1]

@@ -156,7 +156,7 @@ def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) 
 
 
 def calmed(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Call chains that more time would hardly help good, if the test rows show no fault that short chains can cause."""
+    """Turn notes on short chains into good verdicts, unless the test rows show a fault that short chains can cause."""
     serious = ("predictions", "fit", "limit", "unclear")
     faults = [verdict for verdict in verdicts if verdict.level != "good"]
     if any(fault.level == "problem" or fault.is_named or fault.about in serious for fault in faults):
