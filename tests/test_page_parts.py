@@ -81,7 +81,7 @@ def test_a_card_has_what_its_script_shows_if_it_was_run(tmp_path):
     for panel in figure.subplots(1, 6):
         panel.set_yticks([1, 2])
     figure.legend([panel.plot([1, 2], label="a line")[0]], ["a line"], ncols=4)
-    part("phone").redraw(figure, folder / "images" / "phone" / "sphx_glr_drawn_001.png")
+    part("phone").redraw(figure, folder / "images" / "sphx_glr_drawn_001_phone.png")
     assert (*figure.get_size_inches(), len(figure.legends)) == (3.5, 6, 1)
     assert {panel.get_subplotspec().colspan.start for panel in figure.axes} == {0, 1, 2}
     for name, text in {"drawn": OUTPUT, "printed": OUTPUT, "waiting": "Text.\n"}.items():
@@ -290,8 +290,7 @@ def test_a_paragraph_of_emphasis_after_a_picture_is_its_caption_and_its_text(tmp
     gallery = part("gallery")
     app, document = gallery_page('Text.\n\n*The "blue" line.*\n\n*The second.*\n\n*Not a caption.*\n')
     app.srcdir = tmp_path
-    (tmp_path / "phone").mkdir()
-    (tmp_path / "phone" / "b.png").touch()
+    (tmp_path / "b_phone.png").touch()
     for name in "ba":
         picture = gallery.imgsgnode(alt="plot", uri=f"/{name}.png", **{"class": ["single", "as-drawn"]})
         document.insert(1, picture)
@@ -299,6 +298,7 @@ def test_a_paragraph_of_emphasis_after_a_picture_is_its_caption_and_its_text(tmp
     gallery.captions(app, document)
     first, caption, second, other, *_ = document[1:]
     assert [picture[0]["class"] for picture in (first, second)] == [["single as-drawn"], ["single as-drawn restacked"]]
+    assert second[1]["uri"] == "/b_phone.png"  # a name of its own: Sphinx copies all pictures into one folder
     assert (second[1]["alt"], second[1]["classes"]) == ("The second.", ["single", "as-drawn", "on-phone"])
     assert [first[0]["alt"], second[0]["alt"]] == ["The &quot;blue&quot; line.", "The second."]
     assert [caption.astext(), other.astext()] == ['The "blue" line.', "The second."]

@@ -80,7 +80,7 @@ def pictures(
                 saved[index].replace(target)
             else:
                 figure.savefig(target)
-            redraw(figure, target.parent / "phone" / target.name)
+            redraw(figure, target.with_stem(f"{target.stem}_phone"))
         shown += figure_rst([str(target)], gallery_conf["src_dir"])
     plt.close("all")
     return shown.replace("-single-img", f"-single-img{mark}")
@@ -148,8 +148,8 @@ def paragraphs_of_pictures(app: Sphinx, document: nodes.document) -> None:
     for picture in [*document.findall(imgsgnode)]:
         wide = picture.deepcopy()
         paragraph = nodes.paragraph("", "", wide)
-        folder, name = wide["uri"].rsplit("/", 1)
-        phone = f"{folder}/phone/{name}"
+        # Sphinx copies the pictures of a page into one folder, so the names must differ
+        phone = "_phone.".join(wide["uri"].rsplit(".", 1))
         if Path(f"{app.srcdir}/{phone}").is_file():
             classes = [*(wide["class"] or []), "on-phone"]
             paragraph += nodes.image(uri=phone, classes=classes)
@@ -243,8 +243,8 @@ def shown_by(script: Path, thumbnail: nodes.image) -> nodes.Node | None:
     """
     images = script.parent / "images"
     number, box = PANELS.get(script.stem, (1, (0, 0, 1, 1)))
-    folder = images if script.stem in PANELS else images / "phone"
-    shown = folder / f"sphx_glr_{script.stem}_{number:03}.png"
+    end = "" if script.stem in PANELS else "_phone"
+    shown = images / f"sphx_glr_{script.stem}_{number:03}{end}.png"
     if shown.is_file():
         crop(shown, box, images / "thumb" / f"sphx_glr_{script.stem}_thumb.png")
         return thumbnail

@@ -193,5 +193,4 @@ def redraw(figure: Figure, target: Path) -> None:
         )
     width, height = figure.get_size_inches()
     figure.set_size_inches(width / 2, height * blocks)
-    target.parent.mkdir(exist_ok=True)
     figure.savefig(target)
