@@ -87,7 +87,7 @@ def test_one_command_has_the_changes_of_all_verdicts(pyro_bnn, tmp_path):
     for option in ("--ignore casual,member", f"--epochs {changes['epochs']}", "--target all"):
         assert f" {option} " in command
     assert command.endswith(f" --out {tmp_path / 'run-2'}")
-    said = "To train again with all the changes that these verdicts suggest:"
+    said = "To train again with the next changes to try:"
     assert f"\n\n{said}\n{command}\n\nReport, with" in printed
     page = (tmp_path / "run" / "report.html").read_text()
     page = page.replace("<span class=option>", "").replace("</span>", "")

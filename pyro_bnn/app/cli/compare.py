@@ -113,7 +113,9 @@ def compare(
     with opened as folder, own_code("mlp" if config is None else config.net), silent_fits():  # `tell` prints statuses
         if run is None or config is None:
             count = num_samples or NUM_SAMPLES
-            output.say(f"Fitting eight methods to a noisy sine, with seed {seed}. NUTS first: {chains_of(count)} ...")
+            output.say(
+                f"Fitting NUTS and seven methods to a noisy sine, with seed {seed}. NUTS: {chains_of(count)} ..."
+            )
             study = RegressionStudy(seed=seed, num_steps=num_steps or NUM_STEPS, num_samples=count)
             result, shown = without_unknown_errors(study.run(tell)), (study.x, study.y)
             verdict = result.differences

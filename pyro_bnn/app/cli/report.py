@@ -83,7 +83,7 @@ def report(
         output.say(f"{verdict.word + ':':9s} {verdict.text}", indent=10)
     command = next((verdict.command for verdict in verdicts if verdict.command), "")
     if command:
-        output.say("\nTo train again with all the changes that these verdicts suggest:")
+        output.say("\nTo train again with the next changes to try:")
         output.say(command, wraps=False)
     page_file = out or run / "report.html"
     output.say(f"\nReport, with the thresholds of each verdict, in {page_file}.")

@@ -121,7 +121,8 @@ def calibrated_section(subject: Subject) -> Section | None:
         row = next(row for row in found.rows[1::2] if row["level"] == LEVEL)
         name = f"Inside their calibrated {percent(LEVEL, 0)} set"
         tiles.append(Tile(name, percent(row["inside"]), f"of {found.num_test:,} {subject.classified.test_name}"))
-        verdicts.append(replace(_of_sets(found), changes=changes if found.is_wrong else {}))
+        harmed = found.is_wrong and bool(changes)
+        verdicts.append(replace(_of_sets(found), is_cause=harmed, changes=changes if found.is_wrong else {}))
     if changes and not found.is_wrong:
         rule = (
             f"Reported if calibrated {found.noun} hold their shares, but some are more than {MUCH_WIDER:g} times as "

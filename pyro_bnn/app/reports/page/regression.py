@@ -249,7 +249,8 @@ def _of_intervals(
         (not wrong, "good", "", good),
         (True, "problem" if is_large and not is_cautious else "note", short, text),
     )
-    return replace(verdict, is_named=bool(wrong), changes=changes if wrong else {})
+    harmed = bool(wrong and calibrated is not None and changes)
+    return replace(verdict, is_cause=harmed, is_named=bool(wrong), changes=changes if wrong else {})
 
 
 def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
