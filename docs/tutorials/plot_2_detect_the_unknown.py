@@ -92,8 +92,8 @@ print(
 )
 
 # %%
-# The Bayesian network
-# --------------------
+# The Bayesian neural network
+# ---------------------------
 # The network stays the same, but its weights get a prior. By default, ``fit`` draws Markov chains for a network of this
 # size. For a larger network, pass ``method="svi"`` (:doc:`/understand/which_method`).
 
@@ -121,7 +121,7 @@ print(
 )
 
 # %%
-# The Bayesian network is almost never sure of an unknown image, if sure means a probability above 90 %. The plain
+# The Bayesian neural network is almost never sure of an unknown image, if sure means a probability above 90 %. The plain
 # network is sure of about a quarter of them. The price is that the Bayesian network is also less often sure of *known*
 # images: of about 87 %, instead of 96 %. The accuracy does not suffer.
 #

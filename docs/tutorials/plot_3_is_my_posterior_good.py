@@ -116,8 +116,8 @@ with plotting.style():
 plt.show()
 
 # %%
-# *Only the left fit is sound. In the middle, the bands ignore the data. At the right, the mean follows the data, but
-# the blue epistemic band is too thin to see, even in the gap.*
+# *Only the first fit is sound. With KL weight 1000, the bands ignore the data. With the last fit, the mean follows the
+# data, but the blue epistemic band is too thin to see, even in the gap.*
 #
 # The messages above name both problems and their remedies.
 #
