@@ -144,8 +144,8 @@ class BeforeAndAfter:
 
     def _is_nearer(self, own: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
         """Return whether calibration moved a share nearer to its level, or left it right."""
-        misses = (abs(row["inside"] - row["level"]) for row in (after, own))
-        return self._is_right(after) or next(misses) < next(misses)
+        before, now = (abs(row["inside"] - row["level"]) for row in (own, after))
+        return self._is_right(after) or now < before
 
     def _is_right(self, row: Mapping[str, Any]) -> bool:
         """Return whether chance explains the difference between a share and its level.

@@ -129,4 +129,4 @@ def _run(
                 seed=seed,
             )
         except NotInCError as error:
-            raise UnsuitableError(error.reason, is_removable="C compiler" in error.reason) from error
+            raise UnsuitableError.of(error) from error

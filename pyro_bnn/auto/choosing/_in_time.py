@@ -148,7 +148,7 @@ def _prepared(model: BayesianModel, data: Rows, timeout: float, seed: int) -> Ti
     try:
         return TimedChains(model, data, timeout=max(timeout, SHORTEST_TIMEOUT), seed=seed)
     except NotInCError as error:
-        raise UnsuitableError(error.reason, is_removable="C compiler" in error.reason) from error
+        raise UnsuitableError.of(error) from error
 
 
 def _time_left(chains: TimedChains, deadline: Deadline) -> float:

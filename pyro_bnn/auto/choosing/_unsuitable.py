@@ -11,6 +11,7 @@ from ..._core.copies import copied
 from ..._core.functional import ordinary_attention
 from ..._core.processes import Processes
 from ..._core.scope import eval_mode, seeded, warn_of_fit
+from ...inference.mcmc import NotInCError
 from ...inference.posterior import Status
 from ...modelling.model import BayesianModel
 
@@ -35,11 +36,16 @@ class UnsuitableError(ValueError):
         self.is_removable = is_removable
         self.lacks_time, self.enough = lacks_time or enough > 0, enough
 
+    @classmethod
+    def of(cls, error: NotInCError) -> "UnsuitableError":
+        """Return the error for a model that C cannot compute. The user can change the reason if it is the compiler."""
+        return cls(error.reason, is_removable="C compiler" in error.reason)
+
     def instead(self, status: Status, num_networks: int = 1) -> Status:
         """Return the status of a variational fit, with the reason why no chains were run.
 
-        If the user's time limit was too short, the message begins with this fact. Then, and if the user can change the
-        reason, there is a warning even if the status is ok.
+        If the time limit was too short, the message begins with this fact. There is a warning, even if the status is
+        ok, in two cases: the limit was too short, or the user can change the reason.
         """
         message = f"{status.message.rstrip('.')}. The fit is variational, since {self}."
         if num_networks > 1:
