@@ -121,9 +121,9 @@ print(
 )
 
 # %%
-# The Bayesian neural network is almost never sure of an unknown image, if sure means a probability above 90 %. The
-# plain network is sure of about a quarter of them. The price is that the Bayesian neural network is also less often
-# sure of *known* images: of about 87 %, instead of 96 %. The accuracy does not suffer.
+# Call a network sure of an image if a class has a probability above 90 %. The plain network is sure of about a quarter
+# of the unknown images, and the Bayesian neural network of almost none. This has a price: the Bayesian neural network
+# is sure of about 87 % of the *known* images, instead of 96 %. The accuracy does not suffer.
 #
 # Let each of the 100 drawn networks vote for its most probable class:
 
