@@ -101,8 +101,8 @@ def train(
     guide.to(device)
     posterior = pb.fit_svi(
         model,
-        guide,
         (images.x_train, images.y_train),
+        guide,
         optimizer=optimizer if setting.schedule == "constant" else pb.optim.scheduled(optimizer, schedule),
         num_epochs=setting.epochs,
         batch_size=setting.batch_size,

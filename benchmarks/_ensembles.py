@@ -41,7 +41,7 @@ class Problem:
                 model,
                 (self.x, self.y),
                 optimizer=functools.partial(torch.optim.Adam, lr=1e-3, fused=True),
-                max_epochs=EPOCHS[self.device],
+                num_epochs=EPOCHS[self.device],
                 batch_size=128,
                 seed=0,
                 **guide,

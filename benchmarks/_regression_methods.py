@@ -118,7 +118,7 @@ class Laplace(NetworkMethod):
 
     def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
         model, point = fit_point(problem, setting, budget, seed)
-        posterior = pb.fit_laplace(model, (problem.x, problem.y), init=point, max_iterations=budget.steps, seed=seed)
+        posterior = pb.fit_laplace(model, (problem.x, problem.y), init=point, max_iter=budget.steps, seed=seed)
         draws = posterior.sample(budget.predictive_draws, seed=seed)  # stored draws have no median to linearise around
         return model, pb.StoredPosterior(draws, method=self.name, status=posterior.status, seconds=posterior.seconds)
 
@@ -166,8 +166,8 @@ class Swag(NetworkMethod):
         swag = pb.SWAG(guide, rank=min(20, epochs))
         pb.fit_svi(
             model,
-            guide,
             (problem.x, problem.y),
+            guide,
             optimizer=functools.partial(torch.optim.Adam, lr=setting.lr, fused=True),
             num_epochs=epochs,
             batch_size=batch_size,
@@ -270,8 +270,8 @@ def optimise(
     epochs = max(round((budget.steps if steps is None else steps) / batches), 1)
     return pb.fit_svi(
         model,
-        guide,
         (problem.x, problem.y),
+        guide,
         optimizer=pb.optim.scheduled(
             maker or functools.partial(torch.optim.Adam, lr=0.03, fused=True),
             functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=epochs),

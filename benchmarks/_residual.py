@@ -287,8 +287,8 @@ def train(
         warnings.filterwarnings("ignore", message="`num_data` is .* but an epoch has")
         posterior = pb.fit_svi(
             problem.model,
-            problem.guide,
             data,
+            problem.guide,
             optimizer=pb.optim.scheduled(optimizer, functools.partial(LambdaLR, lr_lambda=rate)),
             num_epochs=setting.epochs * parts,
             kl_weight=setting.kl_weight,

@@ -192,8 +192,8 @@ class Learner:
         bound = Trace_ELBO if setting.is_natural else TraceMeanField_ELBO
         pb.fit_svi(
             model,
-            guide,
             rows,
+            guide,
             optimizer=pb.optim.scheduled(optimizer, cosine) if setting.is_decayed else optimizer,
             num_epochs=epochs,
             batch_size=setting.batch_size,

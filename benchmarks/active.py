@@ -97,8 +97,8 @@ def trained(x: Tensor, y: Tensor, seed: int) -> tuple[pb.BayesianModel, pb.Store
         guide = pb.DeltaGuide(model, init=pb.NetworkInit())
         point = pb.fit_svi(
             model,
-            guide,
             (x, y),
+            guide,
             optimizer=functools.partial(torch.optim.Adam, lr=LEARNING_RATE),
             num_epochs=-(-NUM_UPDATES // -(-len(x) // BATCH_SIZE)),
             batch_size=BATCH_SIZE,

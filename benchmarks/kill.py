@@ -42,8 +42,8 @@ def fit(case: str, path: Path) -> str:
     loader = DataLoader(TensorDataset(x, y), batch_size=20, shuffle=True, num_workers=2) if case == "loader" else None
     posterior = pb.fit_svi(
         model,
-        guide,
         loader or (x, y),
+        guide,
         batch_size=None if loader else 20,
         optimizer=pb.optim.scheduled(adam, functools.partial(CosineAnnealingLR, T_max=12))
         if case == "cosine"

@@ -203,7 +203,7 @@ def fitted(data: Path | None, *, num_train: int, num_images: int, num_epochs: in
     model = pb.BayesianModel(net, prior=pb.NormalPrior(0.2), likelihood=pb.CategoricalLikelihood(), num_data=len(x))
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(prior_fraction=0.1))
     optimizer = functools.partial(torch.optim.Adam, lr=1e-3, fused=True)
-    posterior = pb.fit_svi(model, guide, (x, y), optimizer=optimizer, num_epochs=num_epochs, batch_size=128, seed=0)
+    posterior = pb.fit_svi(model, (x, y), guide, optimizer=optimizer, num_epochs=num_epochs, batch_size=128, seed=0)
     moments = {site.removeprefix("net."): pair for site, pair in posterior.marginals().items()}
     means, scales = ({site: pair[index] for site, pair in moments.items()} for index in (0, 1))
     return Gaussian(net.eval(), means, scales, images.x_test[:num_images])

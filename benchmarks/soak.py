@@ -61,7 +61,7 @@ def model(*, classes: bool = False) -> pb.BayesianModel:
 def fit(own: pb.BayesianModel, guide: nn.Module, rows: object, **options: object) -> pb.GuidePosterior:
     """A fit of three epochs."""
     batch_size = 20 if isinstance(rows, tuple) else None
-    return pb.fit_svi(own, guide, rows, **{"optimizer": ADAM, "num_epochs": 3, "batch_size": batch_size, **options})
+    return pb.fit_svi(own, rows, guide, **{"optimizer": ADAM, "num_epochs": 3, "batch_size": batch_size, **options})
 
 
 def fit_directly(folder: Path) -> None:
@@ -131,7 +131,7 @@ def sample(folder: Path, *, compile: bool = False) -> None:
 def laplace(folder: Path) -> None:
     """Laplace's method, and its predictions."""
     own, (x, y) = model(), data()
-    pb.predict(own, pb.fit_laplace(own, (x, y), max_iterations=200), x, num_samples=10)
+    pb.predict(own, pb.fit_laplace(own, (x, y), max_iter=200), x, num_samples=10)
 
 
 JOBS: dict[str, Job] = {

@@ -145,8 +145,8 @@ def by_svi(
     )
     return model, pb.fit_svi(
         model,
-        pb.MeanFieldGuide(model, init=init, scale_map=scale_map),
         (x, y),
+        pb.MeanFieldGuide(model, init=init, scale_map=scale_map),
         optimizer=pb.optim.scheduled(optimizer, cosine),
         num_epochs=num_epochs,
         batch_size=64,

@@ -88,8 +88,8 @@ def fit(
     )
     posterior = pb.fit_svi(
         model,
-        pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.02)),
         data,
+        pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.02)),
         optimizer=pb.optim.scheduled(adam, cosine),
         num_epochs=num_epochs,
         estimator=pb.LocalReparameterization(),

@@ -172,8 +172,8 @@ def fit(
     )
     return model, pb.fit_svi(
         model,
-        guide,
         (x, y),
+        guide,
         optimizer=pb.optim.scheduled(optimizer, cosine),
         num_epochs=num_epochs,
         batch_size=64,

@@ -134,7 +134,7 @@ def run_shortened(run):
 
 @pytest.fixture
 def short_fits(monkeypatch):
-    """Variational fits without `max_epochs` take few steps."""
+    """Variational fits without `num_epochs` take few steps."""
     from pyro_bnn.auto.fitting import _variational
 
     monkeypatch.setattr(_variational, "MOST_STEPS", 300)

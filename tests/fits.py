@@ -29,7 +29,7 @@ def forbid_direct(monkeypatch):
 
 
 def fit(model, guide, x, y, **kwargs):
-    return pb.fit_svi(model, guide, (x, y), **{"optimizer": ADAM, "num_epochs": 3, "seed": 0, **kwargs})
+    return pb.fit_svi(model, (x, y), guide, **{"optimizer": ADAM, "num_epochs": 3, "seed": 0, **kwargs})
 
 
 def whole(likelihood="categorical", **kwargs):
@@ -140,7 +140,7 @@ def fit_both(monkeypatch, make, **options):
         with monkeypatch.context() as patch:
             if path == "pyro":
                 forbid_direct(patch)
-            history = pb.fit_svi(model, guide, data, **options).history
+            history = pb.fit_svi(model, data, guide, **options).history
         assert history.path == recorded
         found.append((history, {**dict(guide.named_parameters()), **dict(model.named_parameters())}))
     return found

@@ -47,7 +47,7 @@ def fitted(make, where="net.1.**", *, optimizer=ADAM, num_epochs=3, scale_map=No
     guide = pb.MeanFieldGuide(model, **({} if scale_map is None else {"scale_map": scale_map}))
     makers = options.pop("callbacks_of", ())
     options = {"batch_size": BATCH_SIZE, "seed": 3, "callbacks": [maker(model) for maker in makers]} | options
-    posterior = pb.fit_svi(model, guide, given or data(), optimizer=optimizer, num_epochs=num_epochs, **options)
+    posterior = pb.fit_svi(model, given or data(), guide, optimizer=optimizer, num_epochs=num_epochs, **options)
     return posterior, {**guide.state_dict(), **model.state_dict()}
 
 

@@ -51,7 +51,7 @@ def nested(model, x, y):
 def laplace(model, x, y):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # learnable parameters stay
-        return pb.fit_laplace(model, (x, y), seed=0, max_iterations=5)
+        return pb.fit_laplace(model, (x, y), seed=0, max_iter=5)
 
 
 def gauss_newton(structure, **kwargs):

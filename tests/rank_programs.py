@@ -49,7 +49,7 @@ def fit(rank, path, num_epochs, **options):
     """A fit from starts that differ between the processes."""
     model, guide = made(path, seed=rank)
     options = {"batch_size": 8, "seed": 3, **options}
-    posterior = pb.fit_svi(model, guide, rows(), optimizer=ADAM, num_epochs=num_epochs, **options)
+    posterior = pb.fit_svi(model, rows(), guide, optimizer=ADAM, num_epochs=num_epochs, **options)
     return learned(model, guide), plain(posterior.history)
 
 
@@ -104,7 +104,7 @@ def refused(rank, what):
     elif what == "checkpoint":
         options["checkpoint"] = "here" if rank == 0 else None
     with pytest.raises(ValueError, match="process") as caught:
-        pb.fit_svi(model, guide, data, **{"optimizer": ADAM, "num_epochs": 1, **options})
+        pb.fit_svi(model, data, guide, **{"optimizer": ADAM, "num_epochs": 1, **options})
     return str(caught.value)
 
 
@@ -113,7 +113,7 @@ def by_loader(rank):
     data = TensorDataset(*(part[:40] for part in rows()))
     loader = DataLoader(data, batch_size=5, sampler=DistributedSampler(data, seed=1))
     model, guide = made(num_data=40)
-    posterior = pb.fit_svi(model, guide, loader, optimizer=ADAM, num_epochs=3, seed=0)
+    posterior = pb.fit_svi(model, loader, guide, optimizer=ADAM, num_epochs=3, seed=0)
     return learned(model, guide), plain(posterior.history)
 
 
@@ -126,7 +126,7 @@ def natural_gradient(rank):
         "batch_size": 8,
         "seed": 3,
     }
-    posterior = pb.fit_svi(model, guide, rows(), **options)
+    posterior = pb.fit_svi(model, rows(), guide, **options)
     return learned(model, guide), plain(posterior.history), natural_products(rank)
 
 
@@ -175,7 +175,7 @@ def without_length(rank, *shares):
         return 1.0
 
     try:
-        pb.fit_svi(model, guide, loader, optimizer=ADAM, num_epochs=2, seed=0, kl_weight=kl_weight)
+        pb.fit_svi(model, loader, guide, optimizer=ADAM, num_epochs=2, seed=0, kl_weight=kl_weight)
     except ValueError as error:
         return str(error)
     return counts

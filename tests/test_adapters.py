@@ -87,7 +87,7 @@ def fitted(model, x, method):
     natural = method == "natural"
     guide = pb.MeanFieldGuide(model, **({"scale_map": pb.scale_maps.Precision()} if natural else {}))
     optimizer = pb.optim.natural_gradient(0.1, others=ADAM) if natural else ADAM
-    return pb.fit_svi(model, guide, data, optimizer=optimizer, num_epochs=3, batch_size=5, seed=0)
+    return pb.fit_svi(model, data, guide, optimizer=optimizer, num_epochs=3, batch_size=5, seed=0)
 
 
 @pytest.mark.daily("svi-llama", "natural-bert", "kronecker-bert")

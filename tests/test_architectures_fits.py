@@ -31,7 +31,7 @@ def test_svi_makes_the_same_steps_on_the_direct_path_and_on_that_of_pyro(name, m
         with monkeypatch.context() as patch:
             if path == "pyro":
                 forbid_direct(patch)
-            history = pb.fit_svi(model, guide, (case.x, case.y), optimizer=SGD, num_epochs=2, seed=0).history
+            history = pb.fit_svi(model, (case.x, case.y), guide, optimizer=SGD, num_epochs=2, seed=0).history
         assert history.path == recorded
         assert len(set(history.elbo)) == 2
         found.append((history, {**dict(guide.named_parameters()), **dict(model.named_parameters())}))

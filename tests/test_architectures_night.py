@@ -29,7 +29,7 @@ def test_vit_b_16(is_natural, tmp_path):
     options = {"scale_map": pb.scale_maps.Precision()} if is_natural else {}
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=1e-4), **options)
     optimizer = pb.optim.natural_gradient(1e-3) if is_natural else SGD
-    posterior = pb.fit_svi(model, guide, (case.x, case.y), optimizer=optimizer, num_epochs=2, seed=0)
+    posterior = pb.fit_svi(model, (case.x, case.y), guide, optimizer=optimizer, num_epochs=2, seed=0)
     assert posterior.history.path == "direct"
     case.assert_unchanged()
     probs = pb.predict(model, posterior, case.x, num_samples=2, seed=1).probs

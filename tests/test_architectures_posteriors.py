@@ -16,7 +16,7 @@ def fitted(name):
     case = Case(ARCHITECTURES[name])
     model = case.model()
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.1))
-    return case, model, pb.fit_svi(model, guide, (case.x, case.y), optimizer=ADAM, num_epochs=2, seed=0)
+    return case, model, pb.fit_svi(model, (case.x, case.y), guide, optimizer=ADAM, num_epochs=2, seed=0)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -66,6 +66,6 @@ def test_half_of_the_weights_removed_stay_removed(name):
     assert abs(int(removed.sum()) - len(removed) / 2) <= 0.5
     if not case.architecture.refusal:
         assert_predicts(case, model, pruned)
-    again = pb.fit_svi(model, pruned.guide, (case.x, case.y), optimizer=ADAM, num_epochs=1, seed=0)
+    again = pb.fit_svi(model, (case.x, case.y), pruned.guide, optimizer=ADAM, num_epochs=1, seed=0)
     assert torch.equal(zeros(model, again, sites), removed)
     case.assert_unchanged()

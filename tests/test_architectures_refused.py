@@ -92,7 +92,7 @@ def test_a_direction_without_length_is_told_and_not_predicted_with():
     with pytest.raises(ValueError, match=r"got NaN in 6 of 6 rows.*leave layers with `weight_norm` out of `prune`"):
         pb.predict(model, pruned, x, num_samples=2, seed=0)
     with pytest.raises(NonFiniteError):
-        pb.fit_svi(model, pruned.guide, (x, TARGETS), optimizer=ADAM, num_epochs=1, seed=0)
+        pb.fit_svi(model, (x, TARGETS), pruned.guide, optimizer=ADAM, num_epochs=1, seed=0)
 
 
 def test_networks_that_keep_their_output_are_copied_again_and_again():
@@ -108,7 +108,7 @@ def test_networks_that_keep_their_output_are_copied_again_and_again():
     model = model_of(net)
     guide = pb.MeanFieldGuide(model)
     for _ in range(2):
-        fitted = pb.fit_svi(model, guide, (x, TARGETS), optimizer=ADAM, num_epochs=1, seed=0)
+        fitted = pb.fit_svi(model, (x, TARGETS), guide, optimizer=ADAM, num_epochs=1, seed=0)
         assert fitted.history.path == "direct"
     assert net.kept["all"][0] is kept
     assert kept.grad_fn is not None

@@ -27,7 +27,7 @@ def chains_of(model):
 
 def fit_of(model, x, y):
     adam = functools.partial(torch.optim.Adam, lr=1e-2)
-    return pb.fit_svi(model, pb.LowRankGuide(model, rank=2), (x, y), optimizer=adam, num_epochs=2, seed=0)
+    return pb.fit_svi(model, (x, y), pb.LowRankGuide(model, rank=2), optimizer=adam, num_epochs=2, seed=0)
 
 
 METHODS = {
@@ -35,7 +35,7 @@ METHODS = {
     "SVI": (fit_of, "SVI with LowRankGuide"),
     "point": (lambda model, *_: pb.GuidePosterior(pb.DeltaGuide(model)), "DeltaGuide"),
     "stock guide": (lambda model, *_: pb.GuidePosterior(pb.auto_guide(AutoNormal, model)), "AutoNormal"),
-    "Laplace": (lambda model, x, y: quietly(pb.fit_laplace, model, (x, y), max_iterations=5), "Laplace"),
+    "Laplace": (lambda model, x, y: quietly(pb.fit_laplace, model, (x, y), max_iter=5), "Laplace"),
     "ensemble": (
         lambda model, *_: pb.EnsemblePosterior([pb.GuidePosterior(pb.MeanFieldGuide(model)) for _ in range(3)]),
         "ensemble of 3 (MeanFieldGuide)",

@@ -18,7 +18,7 @@ def test_autoguides_follow_their_model_to_another_dtype(name, dtype):
     model.to(dtype)
     x, y = x.to(dtype), y.to(dtype)
     for guide in (AUTO[name](model), AUTO[name](small_model(likelihood="gaussian-latent")[0]).to(dtype)):
-        posterior = pb.fit_svi(model, guide, (x, y), optimizer=torch.optim.Adam, num_epochs=2)
+        posterior = pb.fit_svi(model, (x, y), guide, optimizer=torch.optim.Adam, num_epochs=2)
         assert pb.predict(model, posterior, x, num_samples=2).mean.dtype == dtype
         assert all(value.dtype == dtype for value in posterior.sample(1).values())
 

@@ -341,8 +341,8 @@ def test_members_differ_after_a_fit_and_together_beat_one_network(seed):
         )
         posterior = pb.fit_svi(
             model,
-            kind(model),
             (x, y),
+            kind(model),
             optimizer=functools.partial(torch.optim.Adam, lr=0.01),
             num_epochs=60,
             batch_size=50,

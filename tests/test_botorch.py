@@ -29,7 +29,7 @@ with warnings.catch_warnings():
     from botorch.utils.multi_objective.box_decompositions.non_dominated import FastNondominatedPartitioning
 
 PAGE = Path(__file__).parent.parent / "docs" / "how_to" / "optimise.md"
-SHORT = {"num_draws": 64, "num_warmup": 100}
+SHORT = {"num_samples": 32, "num_warmup": 100}
 CUBE = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 
 
@@ -48,7 +48,7 @@ def points(*shape, seed=1):
 
 def test_values_are_those_of_the_same_draws_at_every_call():
     model, posterior = small()
-    surrogate = Surrogate(model, posterior, num_draws=16, seed=3)
+    surrogate = Surrogate(model, posterior, num_samples=16, seed=3)
     x = points(5, 3)
     first = surrogate.posterior(x).values
     torch.rand(7)
@@ -58,7 +58,7 @@ def test_values_are_those_of_the_same_draws_at_every_call():
     torch.testing.assert_close(surrogate.posterior(x[2, 1:]).values, first[2, :, 1:], **IDENTITY)
     one = model.output_given({name: value[6] for name, value in draws.items()}, x.flatten(0, 1))
     torch.testing.assert_close(one, first[:, 6].flatten(0, 1), **IDENTITY)
-    assert not torch.allclose(Surrogate(model, posterior, num_draws=16, seed=4).posterior(x).values, first)
+    assert not torch.allclose(Surrogate(model, posterior, num_samples=16, seed=4).posterior(x).values, first)
 
 
 def test_predictions_are_those_of_predict():
@@ -80,7 +80,7 @@ def test_predictions_are_those_of_predict():
 )
 def test_networks_of_other_forms_and_gradients_in_the_points(net):
     model, posterior = small(net=net.double())
-    surrogate, x = Surrogate(model, posterior, num_draws=4, seed=0), points(3).requires_grad_()
+    surrogate, x = Surrogate(model, posterior, num_samples=4, seed=0), points(3).requires_grad_()
     assert torch.autograd.gradcheck(lambda x: surrogate.posterior(x).values, x)
 
 
@@ -95,20 +95,20 @@ def test_each_draw_of_an_ensemble_has_its_own_learned_parameters():
         members.append(PinnedPosterior(model, pb.MeanFieldGuide(model)))
     ensemble, x = pb.EnsemblePosterior(members), points(4)
     stored = pb.StoredPosterior.of(ensemble, 6, seed=0)
-    found = Surrogate(model, stored, num_draws=6).posterior(x).mean
+    found = Surrogate(model, stored, num_samples=6).posterior(x).mean
     torch.testing.assert_close(found, pb.predict(model, stored, x, num_samples=6).mean, **IDENTITY)
 
 
 def test_noise_is_added_on_request_and_leaves_the_mean():
     model, posterior = small()
-    surrogate, x = Surrogate(model, posterior, num_draws=500, seed=0), points(4)
+    surrogate, x = Surrogate(model, posterior, num_samples=500, seed=0), points(4)
     without, noisy = surrogate.posterior(x), surrogate.posterior(x, observation_noise=True)
     torch.testing.assert_close(noisy.mean, without.mean, **IDENTITY)
     ratio = (noisy.values - without.values) / 0.3
     torch.testing.assert_close(ratio.var(-3, unbiased=False), torch.ones(4, 1), **IDENTITY)
     assert torch.equal(surrogate.posterior(x, observation_noise=True).values, noisy.values)
     varying, guide = small(2, pb.HeteroscedasticGaussianLikelihood())
-    of_input = Surrogate(varying, guide, num_draws=500, seed=0)
+    of_input = Surrogate(varying, guide, num_samples=500, seed=0)
     noise = of_input.posterior(x, observation_noise=True).values - of_input.posterior(x).values
     scale = varying.observe(of_input._outputs(of_input._draws(), x), of_input._draws()).stddev
     torch.testing.assert_close((noise / scale).mean(-3), torch.zeros(4, 1), **IDENTITY)
@@ -119,11 +119,11 @@ def test_transforms_are_applied_before_and_undone_after():
     bounds = torch.tensor([[-1.0, 0.0], [3.0, 5.0]])
     standard = Standardize(1)
     standard(torch.tensor([[1.0], [4.0], [10.0]]))
-    plain = Surrogate(model, posterior, num_draws=8, seed=0)
+    plain = Surrogate(model, posterior, num_samples=8, seed=0)
     surrogate = Surrogate(
         model,
         posterior,
-        num_draws=8,
+        num_samples=8,
         seed=0,
         input_transform=Normalize(2, bounds=bounds),
         outcome_transform=standard.eval(),
@@ -137,7 +137,7 @@ def test_transforms_are_applied_before_and_undone_after():
 
 def test_a_later_change_of_the_model_or_the_guide_changes_nothing():
     model, posterior = small()
-    surrogate, x = Surrogate(model, posterior, num_draws=4, seed=0), points(3)
+    surrogate, x = Surrogate(model, posterior, num_samples=4, seed=0), points(3)
     before = surrogate.posterior(x).values
     with torch.no_grad():
         for parameter in [*model.parameters(), *model.buffers(), *posterior.guide.parameters()]:
@@ -147,11 +147,11 @@ def test_a_later_change_of_the_model_or_the_guide_changes_nothing():
     assert all(not parameter.requires_grad for parameter in surrogate.parameters())
 
 
-def linear(num_draws):
+def linear(num_samples):
     """A linear model with a known posterior, points, and the expected improvement over 0.2 there."""
     model, _ = small(net=nn.Linear(2, 1, bias=False).double())
     loc, scale = torch.tensor([[0.5, -1.0]]), torch.tensor([[1.0, 0.5]])
-    weights = loc + scale * torch.randn(num_draws, 1, 2, generator=torch.Generator().manual_seed(0))
+    weights = loc + scale * torch.randn(num_samples, 1, 2, generator=torch.Generator().manual_seed(0))
     stored = pb.StoredPosterior({"net.weight": weights}, method="known", status=pb.Status(True, "known"))
     x = points(20)
     mean, sd = x @ loc[0], (x.square() @ scale[0].square()).sqrt()
@@ -163,7 +163,7 @@ def linear(num_draws):
 def test_expected_improvement_is_that_of_the_posterior():
     """Within the error of the draws; an acquisition function whose threshold is .3 too high does not agree."""
     model, stored, x, expected = linear(4096)
-    surrogate = Surrogate(model, stored, num_draws=4096)
+    surrogate = Surrogate(model, stored, num_samples=4096)
     shape = torch.Size([4096])
     gains = (surrogate.posterior(x[:, None]).values[..., 0, 0].T - 0.2).clamp(min=0)  # (S, N)
     error = gains.std(0) / 64
@@ -176,7 +176,7 @@ def test_expected_improvement_is_that_of_the_posterior():
 
 def test_samples_go_through_all_draws():
     model, posterior = small()
-    found = Surrogate(model, posterior, num_draws=8, seed=0).posterior(points(3, 2))
+    found = Surrogate(model, posterior, num_samples=8, seed=0).posterior(points(3, 2))
     samples = get_sampler(found, torch.Size([16]))(found)  # (16, 3, 2, 1)
     torch.testing.assert_close(samples.mean(0), found.mean, **IDENTITY)
     assert torch.equal(samples[::2], found.values.movedim(1, 0))
@@ -186,17 +186,17 @@ def test_samples_go_through_all_draws():
 
 def pairs():
     model, posterior = small(2)
-    return Surrogate(model, posterior, num_draws=32, num_outputs=2, seed=0)
+    return Surrogate(model, posterior, num_samples=32, num_outputs=2, seed=0)
 
 
 def improvement():
     model, posterior = small()
-    return qLogExpectedImprovement(Surrogate(model, posterior, num_draws=32, seed=0), 0.0)
+    return qLogExpectedImprovement(Surrogate(model, posterior, num_samples=32, seed=0), 0.0)
 
 
 def noisy_improvement():
     model, posterior = small()
-    surrogate = Surrogate(model, posterior, num_draws=32, seed=0)
+    surrogate = Surrogate(model, posterior, num_samples=32, seed=0)
     return qLogNoisyExpectedImprovement(surrogate, points(4), cache_root=False, prune_baseline=False)
 
 
@@ -238,7 +238,7 @@ def test_acquisition_functions_are_optimised(make, q):
 )
 def test_what_a_network_cannot_do_says_the_remedy(call, message):
     with pytest.raises(UnsupportedError, match=message):
-        call(Surrogate(*small(), num_draws=4))
+        call(Surrogate(*small(), num_samples=4))
 
 
 def linearised():
@@ -255,8 +255,8 @@ def with_dropout():
     [
         (lambda: Surrogate(3, small()[1]), "`model` must be a BayesianModel, got int"),
         (lambda: Surrogate(*small(likelihood=pb.PoissonLikelihood())), "Gaussian.*got PoissonLikelihood"),
-        (lambda: Surrogate(*small(), num_draws=1), "`num_draws` must be a whole number of at least 2"),
-        (lambda: Surrogate(*linear(3)[:2], num_draws=5), "only 3 draws are stored"),
+        (lambda: Surrogate(*small(), num_samples=1), "`num_samples` must be a whole number of at least 2"),
+        (lambda: Surrogate(*linear(3)[:2], num_samples=5), "only 3 draws are stored"),
         (lambda: Surrogate(*linearised()), "linearised network"),
         (lambda: Surrogate(*small(2)).posterior(points(2)), r"shape \(N, 1\), got \(N, 2\); .*`num_outputs`"),
         (lambda: Surrogate(*with_dropout()).posterior(points(2)), "remove MCDropout"),
@@ -337,7 +337,10 @@ def test_points_chosen_with_it_are_better_than_points_at_random():
         (lambda: fit_surrogate(points(5), points(5), bounds=CUBE[:1]), r"`bounds` must have shape \(2, 2\)"),
         (lambda: fit_surrogate(points(5), points(5), bounds=CUBE.flip(0)), "`bounds`.*lower values in its first row"),
         (lambda: fit_surrogate(points(5), torch.ones(5, 1)), "`Y` must not be constant"),
-        (lambda: fit_surrogate(points(5), points(5), num_draws=1), "`num_draws` must be a whole number of at least"),
+        (
+            lambda: fit_surrogate(points(5), points(5), num_samples=1),
+            "`num_samples` must be a whole number of at least",
+        ),
     ],
 )
 def test_mistakes_of_a_fit_are_named(call, message):

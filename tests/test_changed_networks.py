@@ -36,7 +36,7 @@ def assigned(model):
 
 USES = {
     "predict": lambda model, guide, x, y: pb.predict(model, guide, x, num_samples=2),
-    "fit_svi": lambda model, guide, x, y: pb.fit_svi(model, guide, (x, y), optimizer=ADAM, num_epochs=1),
+    "fit_svi": lambda model, guide, x, y: pb.fit_svi(model, (x, y), guide, optimizer=ADAM, num_epochs=1),
     "fit_nuts": lambda model, guide, x, y: pb.fit_nuts(model, (x, y), num_samples=4, num_warmup=0, num_chains=1),
     "call": lambda model, guide, x, y: model(x, y),
     "guide": lambda model, guide, x, y: pb.MeanFieldGuide(model),

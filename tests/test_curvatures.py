@@ -146,7 +146,7 @@ def test_a_noise_scale_is_found_from_afar_and_its_width_is_that_of_its_informati
         guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.02), scale_map=Precision())
         cosine = functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=250)
         make = pb.optim.scheduled(pb.optim.natural_gradient(0.1, hessian_decay=0.98, clip=1.0), cosine)
-        pb.fit_svi(model, guide, (x, y), optimizer=make, num_epochs=250, batch_size=300, seed=0)
+        pb.fit_svi(model, (x, y), guide, optimizer=make, num_epochs=250, batch_size=300, seed=0)
         return float(guide.median()["likelihood.scale"]), float(guide.scales()["likelihood.scale"]) ** -2
 
     scale, precision = fitted()

@@ -107,7 +107,7 @@ def test_it_is_learned_and_not_drawn_from_its_prior(case):
     """Before, the rmse was that of draws from the prior, 2.98."""
     model, _ = case
     x, y = data()
-    posterior = pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=ADAM, num_epochs=400, seed=0)
+    posterior = pb.fit_svi(model, (x, y), pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=400, seed=0)
     assert pb.predict(model, posterior, x, y=y, num_samples=50, seed=0).score()["rmse"] < 0.4
 
 
@@ -128,7 +128,7 @@ def test_fixed_ones_are_fitted_on_the_fast_path_and_dependent_ones_by_pyro():
     paths = {}
     for name in ("a weight", "a function", "a gain", "all", "dependent"):
         model = model_of(NETS[name][0]().double())
-        posterior = pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=ADAM, num_epochs=1, seed=0)
+        posterior = pb.fit_svi(model, (x, y), pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=1, seed=0)
         paths[name] = posterior.history.path
     assert paths.pop("dependent").startswith("pyro: a prior depends on other variables")
     assert set(paths.values()) == {"direct"}
@@ -144,7 +144,7 @@ def test_both_paths_give_the_same_numbers(name):
         guide = pb.MeanFieldGuide(model)
         if not is_direct:
             guide.register_forward_hook(lambda *_: None)
-        posterior = pb.fit_svi(model, guide, (x, y), optimizer=ADAM, num_epochs=5, seed=0)
+        posterior = pb.fit_svi(model, (x, y), guide, optimizer=ADAM, num_epochs=5, seed=0)
         histories.append((posterior.history.path, torch.tensor(posterior.history.elbo)))
     assert histories[0][0] == "direct" != histories[1][0]
     torch.testing.assert_close(histories[0][1], histories[1][1], rtol=1e-10, atol=0.0)
@@ -201,7 +201,7 @@ def test_fit_learns_it(case):
     """Before, a bare KeyError."""
     model, _ = case
     x, y = data()
-    posterior = pb.fit(model, (x, y), max_epochs=500, seed=0)
+    posterior = pb.fit(model, (x, y), num_epochs=500, seed=0)
     assert pb.predict(model, posterior, x, y=y, seed=0).score()["rmse"] < 0.5
 
 
@@ -222,7 +222,7 @@ def test_a_loop_of_ones_own_with_pyros_tools(case):
 def test_a_saved_posterior_gives_the_same_predictions(case, tmp_path):
     model, sites = case
     x, y = data()
-    posterior = pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=ADAM, num_epochs=3, seed=0)
+    posterior = pb.fit_svi(model, (x, y), pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=3, seed=0)
     path = tmp_path / "posterior.safetensors"
     pb.save_posterior(posterior, path, model)
     make = next(make for make, found in NETS.values() if found == sites)
@@ -318,8 +318,8 @@ def test_a_statement_of_the_network_needs_a_guide_that_draws_it():
     """Before, the variable was silently drawn from its prior."""
     model = model_of(Sampled().double())
     with pytest.raises(ValueError, match=r"the network draws \['gain'\].*`PyroSample`"):
-        pb.fit_svi(model, pb.MeanFieldGuide(model), data(), optimizer=ADAM, num_epochs=1)
-    posterior = pb.fit_svi(model, AutoNormal(model), data(), optimizer=ADAM, num_epochs=2)
+        pb.fit_svi(model, data(), pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=1)
+    posterior = pb.fit_svi(model, data(), AutoNormal(model), optimizer=ADAM, num_epochs=2)
     assert "gain" in posterior.guide(*data())
 
 
@@ -340,7 +340,7 @@ def test_a_constrained_parameter_of_pyros_is_drawn_or_learned(exclude):
     model = model_of(Constrained().double(), exclude=exclude)
     x, y = data()
     guide = AutoNormal(model, init_scale=0.05)
-    posterior = pb.fit_svi(model, guide, (x, y), optimizer=ADAM, num_epochs=300, seed=0)
+    posterior = pb.fit_svi(model, (x, y), guide, optimizer=ADAM, num_epochs=300, seed=0)
     assert pb.predict(model, posterior, x, y=y, num_samples=30, seed=0).score()["rmse"] < 0.5
     assert ("net.gain_unconstrained" in model.site_names) is (exclude == ())
     assert not pyro.get_param_store()._params  # the network's parameters are its own

@@ -60,7 +60,7 @@ def assert_same(found, expected):
 
 def fit(model, guide, data, num_epochs=2, **options):
     batches = {} if not isinstance(data, tuple) else {"batch_size": 2}
-    return pb.fit_svi(model, guide, data, optimizer=FUSED, num_epochs=num_epochs, seed=0, **batches, **options)
+    return pb.fit_svi(model, data, guide, optimizer=FUSED, num_epochs=num_epochs, seed=0, **batches, **options)
 
 
 def counts_of_a_fit(num_epochs, make_data=lambda x, y: (x, y)):

@@ -42,7 +42,7 @@ def curve(seed, *, prior=None, width=20, noise=0.1, depends=True):
 
 def fitted(model, data, guide=pb.MeanFieldGuide, *, lr=0.02, steps=400, init=None, **options):
     adam = functools.partial(torch.optim.Adam, lr=lr)
-    return pb.fit_svi(model, guide(model, init=init), data, optimizer=adam, num_epochs=steps, seed=0, **options)
+    return pb.fit_svi(model, data, guide(model, init=init), optimizer=adam, num_epochs=steps, seed=0, **options)
 
 
 def with_states(model, loc, scale):

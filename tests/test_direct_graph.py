@@ -34,7 +34,7 @@ def test_steps_that_are_not_waited_for_give_the_same_fit(monkeypatch):
         with monkeypatch.context() as patch:
             if not waits:
                 without_waiting(patch)
-            found.append(pb.fit_svi(model, guide, data, optimizer=FUSED, num_epochs=5, batch_size=2, seed=1).history)
+            found.append(pb.fit_svi(model, data, guide, optimizer=FUSED, num_epochs=5, batch_size=2, seed=1).history)
     assert found[0].loss == found[1].loss
 
 
@@ -59,11 +59,11 @@ def test_after_a_step_that_is_not_finite_none_has_an_effect(monkeypatch, path):
             if stops_at == 3:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # of `num_data`
-                    pb.fit_svi(model, guide, loader, optimizer=FUSED, num_epochs=1, seed=1)
+                    pb.fit_svi(model, loader, guide, optimizer=FUSED, num_epochs=1, seed=1)
             else:
                 without_waiting(patch)
                 with pytest.raises(NonFiniteError, match="epoch 0, batch 3"):
-                    pb.fit_svi(model, guide, loader, optimizer=FUSED, num_epochs=1, seed=1)
+                    pb.fit_svi(model, loader, guide, optimizer=FUSED, num_epochs=1, seed=1)
         found.append(torch.cat([p.detach().flatten() for p in guide.parameters()]))
     assert torch.equal(*found)
     assert bool(found[0].isfinite().all())
@@ -96,7 +96,7 @@ def test_steps_that_are_replayed_give_the_same_fit(monkeypatch, weight, optimize
             options = {"num_epochs": 12, "batch_size": 4, "kl_weight": weight, "seed": 1}
             found.append(
                 pb.fit_svi(
-                    model, guide, data, optimizer=optimizer, execution=pb.Execution(cuda_graph=is_recorded), **options
+                    model, data, guide, optimizer=optimizer, execution=pb.Execution(cuda_graph=is_recorded), **options
                 ).history
             )
     assert found[0].loss == found[1].loss
@@ -112,7 +112,7 @@ def replayed_fits(monkeypatch, make, **options):
         with monkeypatch.context() as patch:
             recorded = record_steps(patch) if is_recorded else []
             execution = pb.Execution(cuda_graph=is_recorded)
-            history = pb.fit_svi(model, guide, data, execution=execution, seed=1, **options).history
+            history = pb.fit_svi(model, data, guide, execution=execution, seed=1, **options).history
         found.append((history.loss, [value.detach().clone() for value in guide.state_dict().values()]))
     assert recorded
     return found
@@ -176,12 +176,12 @@ def test_replays_of_natural_gradients_give_the_same_fit(monkeypatch, options, we
 def test_recording_is_refused_where_it_is_impossible():
     model, guide, data = problem()()
     with pytest.raises(ValueError, match="fused=True"):
-        pb.fit_svi(model, guide, data, optimizer=FUSED, num_epochs=1, execution=pb.Execution(cuda_graph=True))
+        pb.fit_svi(model, data, guide, optimizer=FUSED, num_epochs=1, execution=pb.Execution(cuda_graph=True))
     with pytest.raises(ValueError, match="AutoNormal"):
         pb.fit_svi(
             model,
-            pb.auto_guide(AutoNormal, model),
             data,
+            pb.auto_guide(AutoNormal, model),
             optimizer=FUSED,
             num_epochs=1,
             execution=pb.Execution(cuda_graph=True),
@@ -218,7 +218,7 @@ def test_fit_records_steps_if_no_code_of_the_user_is_left_out(monkeypatch, layer
     x, y = six_rows()
     model = pb.BayesianModel(layer(4, 2), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=6)
     recorded = record_steps(monkeypatch)
-    pb.fit(model, (x, y), **{"method": "svi", "optimizer": FUSED, "max_epochs": 9, "seed": 0, **options})
+    pb.fit(model, (x, y), **{"method": "svi", "optimizer": FUSED, "num_epochs": 9, "seed": 0, **options})
     assert bool(recorded) == is_recorded
 
 
@@ -233,7 +233,7 @@ def test_without_a_recording_fit_makes_ordinary_steps(monkeypatch):
         model = pb.BayesianModel(
             nn.Linear(4, 2), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=6
         )
-        fit = functools.partial(pb.fit, model, (x, y), method="svi", optimizer=FUSED, max_epochs=9, seed=0)
+        fit = functools.partial(pb.fit, model, (x, y), method="svi", optimizer=FUSED, num_epochs=9, seed=0)
         with monkeypatch.context() as patch:
             if fails:
                 record_steps(patch)
@@ -251,7 +251,7 @@ def test_after_a_recording_that_fails_the_gpu_works():
     x, y = (part.cuda() for part in six_rows())
     net = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2, momentum=None, affine=False))
     model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=6)
-    fit = functools.partial(pb.fit, model.cuda(), (x, y), method="svi", max_epochs=9, seed=0)
+    fit = functools.partial(pb.fit, model.cuda(), (x, y), method="svi", num_epochs=9, seed=0)
     with pytest.raises(RecordingError, match="the network waits for the GPU"):
         fit(execution=pb.Execution(cuda_graph=True))
     with pytest.warns(UserWarning, match="All steps are ordinary ones"):
@@ -274,7 +274,7 @@ def test_on_a_gpu_the_losses_are_those_of_the_cpu(estimator, cuda_graph):
             "execution": pb.Execution(cuda_graph=cuda_graph and device == "cuda"),
             "seed": 1,
         }
-        history = pb.fit_svi(model, guide, (x, y), optimizer=FUSED, num_epochs=9, **options).history
+        history = pb.fit_svi(model, (x, y), guide, optimizer=FUSED, num_epochs=9, **options).history
         found.append(torch.tensor(history.expected_log_likelihood))
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-3)
 
@@ -295,7 +295,7 @@ def test_on_a_gpu_replays_give_the_same_fit(optimizer):
         guide = pb.MeanFieldGuide(model.cuda(), scale_map=scale_map)
         options = {"optimizer": optimizer, "num_epochs": 40, "batch_size": 3, "seed": 1}
         execution = pb.Execution(cuda_graph=cuda_graph)
-        found.append(pb.fit_svi(model, guide, (x.cuda(), y.cuda()), execution=execution, **options).history.loss)
+        found.append(pb.fit_svi(model, (x.cuda(), y.cuda()), guide, execution=execution, **options).history.loss)
     assert found[0] == pytest.approx(found[1], rel=1e-4)
 
 
@@ -321,7 +321,7 @@ def test_a_gpu_is_not_waited_for_in_a_step(cuda_graph):
             "execution": pb.Execution(cuda_graph=cuda_graph),
             "kl_weight": weight,
         }
-        pb.fit_svi(model, guide, (x, y), optimizer=FUSED, **options)
+        pb.fit_svi(model, (x, y), guide, optimizer=FUSED, **options)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert forbidden == [1, 2, 3, 4] * 2

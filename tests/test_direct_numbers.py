@@ -73,7 +73,7 @@ def test_every_guide_gives_the_same_fit(monkeypatch, guide, elbo):
     options = {"elbo": elbo(num_particles=2), "kl_weight": 0.3}
     model, made, data = make()
     if not isinstance(made, FlatGuide):
-        assert pb.fit_svi(model, made, data, optimizer=SLOW, num_epochs=1).history.path.startswith("pyro: ")
+        assert pb.fit_svi(model, data, made, optimizer=SLOW, num_epochs=1).history.path.startswith("pyro: ")
     elif elbo is TraceMeanField_ELBO and draws_auxiliary_sites(made):
         with pytest.raises(ValueError, match="for which TraceMeanField_ELBO has no closed form"):
             fit_both(monkeypatch, make, **options)  # Pyro, that is: there is nothing to compare with
@@ -151,11 +151,11 @@ def test_without_gradients_enabled_the_fit_is_the_same():
         torch.manual_seed(3)
         model, guide, data = problem()()
         with context:
-            found.append(pb.fit_svi(model, guide, data, optimizer=FUSED, num_epochs=3, seed=1).history.loss)
+            found.append(pb.fit_svi(model, data, guide, optimizer=FUSED, num_epochs=3, seed=1).history.loss)
             assert torch.is_grad_enabled() == (context.__class__ is torch.enable_grad)
     assert found[0] == found[1]
     with torch.inference_mode(), pytest.raises(ValueError, match="inference_mode"):
-        pb.fit_svi(model, guide, data, optimizer=FUSED, num_epochs=1)
+        pb.fit_svi(model, data, guide, optimizer=FUSED, num_epochs=1)
 
 
 def test_another_seed_is_another_fit(monkeypatch):
@@ -248,7 +248,7 @@ def test_hooks_that_a_network_sets_do_not_pile_up(monkeypatch):
 
     monkeypatch.setattr(Registering, "num_hooks_called", 0)
     model, guide, data = make()
-    pb.fit_svi(model, guide, data, optimizer=FUSED, num_epochs=20)
+    pb.fit_svi(model, data, guide, optimizer=FUSED, num_epochs=20)
     num_trials = Registering.num_hooks_called - 20
     assert 0 <= num_trials < 5  # before the fit; if hooks piled up, 20 steps would call 210
     assert_same(fit_both(monkeypatch, make, elbo=TraceMeanField_ELBO()))
@@ -270,7 +270,7 @@ def load_and_assign(guide):
 def fit_within(guide):
     model = problem()()[0]
     data = torch.ones(6, 4), torch.ones(6, 2)
-    pb.fit_svi(model, guide, data, optimizer=functools.partial(torch.optim.SGD, lr=1e-3), num_epochs=2, seed=9)
+    pb.fit_svi(model, data, guide, optimizer=functools.partial(torch.optim.SGD, lr=1e-3), num_epochs=2, seed=9)
 
 
 @pytest.mark.parametrize("change", [clamp, load_and_assign, fit_within, lambda g: g.float().double()])
@@ -285,7 +285,7 @@ def test_callbacks_may_replace_the_parameters(monkeypatch, change):
             if path == "pyro":
                 forbid_direct(patch)
             history = pb.fit_svi(
-                model, guide, data, callbacks=[lambda _, guide=guide: change(guide)], **options
+                model, data, guide, callbacks=[lambda _, guide=guide: change(guide)], **options
             ).history
         found.append((history, dict(guide.named_parameters())))
     torch.testing.assert_close(torch.tensor(found[0][0].loss), torch.tensor(found[1][0].loss), rtol=1e-9, atol=1e-9)
@@ -306,7 +306,7 @@ def test_a_closed_form_divergence_near_the_prior_keeps_its_digits_in_single_prec
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=1.001)).float()
     data = torch.zeros(1, 1000, dtype=torch.float32), torch.zeros(1, 1000, dtype=torch.float32)
     still = functools.partial(torch.optim.SGD, lr=0.0)
-    history = pb.fit_svi(model, guide, data, optimizer=still, num_epochs=1, elbo=TraceMeanField_ELBO()).history
+    history = pb.fit_svi(model, data, guide, optimizer=still, num_epochs=1, elbo=TraceMeanField_ELBO()).history
     scale = guide.scales()["net.weight"].double()
     expected = torch.distributions.kl_divergence(dist.Normal(0 * scale, scale), dist.Normal(0 * scale, 1.0)).sum()
     assert history.path == "direct"
@@ -331,7 +331,7 @@ def test_the_first_bad_site_is_the_one_that_pyro_finds(monkeypatch, where):
             if path == "pyro":
                 forbid_direct(patch)
             with pytest.raises(NonFiniteError) as error:
-                pb.fit_svi(model, guide, (x, y), optimizer=FUSED, num_epochs=1, seed=0)
+                pb.fit_svi(model, (x, y), guide, optimizer=FUSED, num_epochs=1, seed=0)
         messages.append(str(error.value))
     assert messages[0] == messages[1]
 

@@ -150,7 +150,7 @@ def test_whatever_the_direct_path_would_get_wrong_goes_through_pyro(reason):
     make, options = REASONS[reason]
     model, guide = make()
     data = six_rows()
-    history = pb.fit_svi(model, guide, data, optimizer=SGD, num_epochs=1, **options).history
+    history = pb.fit_svi(model, data, guide, optimizer=SGD, num_epochs=1, **options).history
     assert history.path.startswith("pyro: ")
     assert reason in history.path
 
@@ -168,7 +168,7 @@ def test_what_surrounds_the_fit_counts_too(context, reason):
     model, guide = linear()
     data = six_rows()
     with context:
-        history = pb.fit_svi(model, guide, data, optimizer=SGD, num_epochs=1).history
+        history = pb.fit_svi(model, data, guide, optimizer=SGD, num_epochs=1).history
     assert reason in history.path
 
 
@@ -176,14 +176,14 @@ def test_a_parameter_that_is_not_learned_stays():
     model, guide = linear()
     guide.loc.get_parameter("net.bias").requires_grad_(False)
     before = guide.loc.get_parameter("net.bias").clone()
-    pb.fit_svi(model, guide, six_rows(), optimizer=FUSED, num_epochs=3)
+    pb.fit_svi(model, six_rows(), guide, optimizer=FUSED, num_epochs=3)
     assert torch.equal(guide.loc.get_parameter("net.bias"), before)
 
 
 def test_the_path_survives_json():
     model, guide = linear()
     data = six_rows()
-    history = pb.fit_svi(model, guide, data, optimizer=SGD, num_epochs=1).history
+    history = pb.fit_svi(model, data, guide, optimizer=SGD, num_epochs=1).history
     assert History.from_dict(history.to_dict()).path == "direct"
 
 
@@ -199,7 +199,7 @@ def test_a_network_that_changes_its_weights_in_place_is_refused():
 
     model, guide = linear(Clamping(4, 2))
     with pytest.raises(ValueError, match="in place"):
-        pb.fit_svi(model, guide, six_rows(), optimizer=FUSED, num_epochs=1)
+        pb.fit_svi(model, six_rows(), guide, optimizer=FUSED, num_epochs=1)
 
 
 def test_a_prior_that_changes_is_refused():
@@ -210,4 +210,4 @@ def test_a_prior_that_changes_is_refused():
         setattr(model, "net.weight", PyroSample(dist.Normal(torch.zeros(2, 4), 2.0).to_event(2)))
 
     with pytest.raises(ValueError, match="prior was changed"):
-        pb.fit_svi(model, guide, data, optimizer=FUSED, num_epochs=2, callbacks=[callback])
+        pb.fit_svi(model, data, guide, optimizer=FUSED, num_epochs=2, callbacks=[callback])

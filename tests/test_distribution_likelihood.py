@@ -231,7 +231,7 @@ def test_fits_samplers_and_comparison_agree(counts):
     posteriors = {"NUTS": chains}
     for name, estimator in (("none", None), ("lrt", pb.LocalReparameterization()), ("flipout", pb.Flipout())):
         guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.1))
-        posteriors[name] = pb.fit_svi(model, guide, counts, optimizer=ADAM, num_epochs=250, estimator=estimator, seed=0)
+        posteriors[name] = pb.fit_svi(model, counts, guide, optimizer=ADAM, num_epochs=250, estimator=estimator, seed=0)
     posteriors["Laplace"] = pb.fit_laplace(model, counts)
     found = pb.compare(model, posteriors, counts[0][:30], y=counts[1][:30], num_samples=50, seed=0)
     ratios = [s.scores["total sd ratio"].value for s in found.pairs if s.reference == "NUTS"]
@@ -249,7 +249,7 @@ def test_fit_chooses_and_says_why(counts):
 
 def test_a_saved_posterior_needs_the_same_function(counts, tmp_path):
     model = counting_model()
-    posterior = pb.fit_svi(model, pb.MeanFieldGuide(model), counts, optimizer=ADAM, num_epochs=2, seed=0)
+    posterior = pb.fit_svi(model, counts, pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=2, seed=0)
     path = tmp_path / "posterior.safetensors"
     pb.save_posterior(posterior, path, model=model)
     again = counting_model()
@@ -267,7 +267,7 @@ def test_a_saved_posterior_needs_the_same_function(counts, tmp_path):
 
 def test_pictures_and_intervals_take_the_prediction(counts):
     model = counting_model()
-    posterior = pb.fit_svi(model, pb.MeanFieldGuide(model), counts, optimizer=ADAM, num_epochs=2, seed=0)
+    posterior = pb.fit_svi(model, counts, pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=2, seed=0)
     order = counts[0][:, 0].argsort()
     prediction = pb.predict(model, posterior, counts[0][order], num_samples=20, seed=0, keep_draws=True)
     pb.plotting.regression_bands(counts[0][order], prediction)
@@ -310,7 +310,7 @@ def test_a_wrong_function_is_refused_with_a_remedy(make, words):
     x, y = torch.randn(8, 3), torch.randn(8, 2).index_fill(0, torch.tensor([0]), -0.5)
     y = y[:, 0] if "Count" in words else y
     with pytest.raises(ValueError, match=words):
-        pb.fit_svi(model := model_of(own(make)), pb.MeanFieldGuide(model), (x, y), optimizer=ADAM, num_epochs=1, seed=0)
+        pb.fit_svi(model := model_of(own(make)), (x, y), pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=1, seed=0)
 
 
 def test_a_latent_number_that_does_not_broadcast_is_found_at_once():
@@ -319,7 +319,7 @@ def test_a_latent_number_that_does_not_broadcast_is_found_at_once():
         own(lambda out, scale: dist.Normal(out[..., 0], scale), latent={"scale": dist.LogNormal(0.0, 1.0)})
     )
     with pytest.raises(ValueError, match="own numbers must broadcast"):
-        pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=ADAM, num_epochs=1, seed=0)
+        pb.fit_svi(model, (x, y), pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=1, seed=0)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_a_normal_distribution_is_a_normal_prior(kind):
     )
     x, y = torch.randn(8, 3), torch.randn(8, 2)
     fits = [
-        pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=ADAM, num_epochs=5, seed=0)
+        pb.fit_svi(model, (x, y), pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=5, seed=0)
         for model in (ours, theirs)
     ]
     assert fits[0].history.path == fits[1].history.path == "direct"

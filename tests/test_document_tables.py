@@ -107,7 +107,7 @@ def names(tmp_path):
     model = pb.BayesianModel(net, prior=pb.NormalPrior(1.0), likelihood=pb.GaussianLikelihood(0.1), num_data=8)
     guide = pb.MeanFieldGuide(model)
     data = (x, torch.sin(3 * x))
-    posterior = pb.fit_svi(model, guide, data, seed=0, **SHORT["fit_svi"])
+    posterior = pb.fit_svi(model, data, guide, seed=0, **SHORT["fit_svi"])
     posteriors = [posterior, posterior]
     public = {name: getattr(pb, name) for name in pb.__all__} | {"pb": pb}
     short = {name: functools.partial(getattr(pb, name), **arguments) for name, arguments in SHORT.items()}

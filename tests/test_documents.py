@@ -50,7 +50,7 @@ EXAMPLES = {
 TUTORIALS = {
     # script -> (replacements that make it short, what its output must show)
     "plot_1_plain_to_bayesian.py": (
-        {'method="svi", seed=0': 'method="svi", max_epochs=1000, seed=0'},
+        {'method="svi", seed=0': 'method="svi", num_epochs=1000, seed=0'},
         r"(?s)-1\.00 +[2-9]\.\d\d +1\.00.* 0\.00 +0\.[2-6]\d +1\.00.*with KL weight 1, 0\.[0-6]\d with KL weight 0",
     ),
     "plot_2_detect_the_unknown.py": (
@@ -64,8 +64,8 @@ TUTORIALS = {
     "plot_4_prune.py": (
         # its default length, since a shorter fit is not yet accurate enough to show what pruning costs
         {
-            'method="svi", seed=0': 'method="svi", max_epochs=2000, seed=0',
-            "guide=pruned.guide, seed": "guide=pruned.guide, max_epochs=2000, seed",
+            'method="svi", seed=0': 'method="svi", num_epochs=2000, seed=0',
+            "guide=pruned.guide, seed": "guide=pruned.guide, num_epochs=2000, seed",
         },
         r"(?s)\n +95 % [^\n]* 9[5-8]\.\d\d%.*98% removed +accuracy [67]\d.*trained on +accuracy 9\d.*network 9[5-9]",
     ),

@@ -116,7 +116,7 @@ def test_a_fit_leaves_the_padding_row_at_its_prior(elbo):
     model, x, y = problem(LAYERS["embedding"]())
     guide = pb.MeanFieldGuide(model) if elbo == "direct" else pb.auto_guide(AutoNormal, model)
     history = pb.fit_svi(
-        model, guide, (x, y), optimizer=functools.partial(torch.optim.Adam, lr=0.05), num_epochs=300, seed=0
+        model, (x, y), guide, optimizer=functools.partial(torch.optim.Adam, lr=0.05), num_epochs=300, seed=0
     ).history
     assert history.path.startswith(elbo)
     if elbo == "direct":
@@ -155,7 +155,7 @@ def test_sparse_gradients_become_dense_ones_with_the_same_numbers(kind):
         torch.manual_seed(2)
         Trace_ELBO().differentiable_loss(model, guide, x, y).backward()
         losses.append([parameter.grad for parameter in guide.parameters()])
-        pb.fit_svi(model, guide, (x, y), optimizer=functools.partial(torch.optim.Adam, lr=0.01), num_epochs=2, seed=0)
+        pb.fit_svi(model, (x, y), guide, optimizer=functools.partial(torch.optim.Adam, lr=0.01), num_epochs=2, seed=0)
     assert all(map(torch.equal, *losses))
     layer = kind(5, 2, sparse=True)
     pb.BayesianModel(net_of(layer), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.1), num_data=12)

@@ -83,7 +83,7 @@ def test_each_point_of_an_ensemble_is_drawn_once():
     assert prediction.num_samples == 5
     assert ", 5 members\n" in repr(prediction[:2])
     assert ", 10 draws\n" in repr(pb.predict(model, ensemble, x, num_samples=10))
-    assert pb.interop.PredictiveModule(ensemble, model, x).num_draws == 5
+    assert pb.interop.PredictiveModule(model, ensemble, x).num_samples == 5
 
 
 def test_other_posteriors_have_their_default_number_of_draws():
@@ -103,7 +103,7 @@ def test_an_ensemble_of_fits():
         torch.manual_seed(seed)
         model, x, y = small_model(num_data=6)
         adam = functools.partial(torch.optim.Adam, lr=0.01)
-        posteriors.append(pb.fit_svi(model, pb.DeltaGuide(model), (x, y), optimizer=adam, num_epochs=5, seed=seed))
+        posteriors.append(pb.fit_svi(model, (x, y), pb.DeltaGuide(model), optimizer=adam, num_epochs=5, seed=seed))
     ensemble = pb.EnsemblePosterior(posteriors)
     assert ensemble.status.ok is None
     assert str(ensemble.status).startswith("3 of 3 members were not judged. member 0: not judged: too few steps")
@@ -222,7 +222,7 @@ def test_a_prior_from_weight_decay_has_the_gradient_of_torchs(factor):
         prior=pb.NormalPrior.from_weight_decay(factor * weight_decay, num_data=num_data),
     )
     sgd = functools.partial(torch.optim.SGD, lr=lr / num_data)
-    ours = pb.fit_svi(model, pb.DeltaGuide(model), (x, y), optimizer=sgd, num_epochs=5).median()
+    ours = pb.fit_svi(model, (x, y), pb.DeltaGuide(model), optimizer=sgd, num_epochs=5).median()
 
     net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 4))
     net.load_state_dict({name: model.initial_value(f"net.{name}") for name in net.state_dict()})

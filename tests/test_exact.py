@@ -114,8 +114,8 @@ def test_fit_svi_finds_the_optimum(problem, elbo, batch_size):
     guide = pb.MeanFieldGuide(problem.model)
     posterior = pb.fit_svi(
         problem.model,
-        guide,
         (problem.x, problem.y),
+        guide,
         optimizer=pb.optim.scheduled(
             functools.partial(torch.optim.Adam, lr=0.05),
             lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.995 if batch_size is None else 0.993),
@@ -170,8 +170,8 @@ def fitted(problem, guide, **settings):
     num_epochs = settings["num_epochs"]
     return pb.fit_svi(
         problem.model,
-        guide,
         (problem.x, problem.y),
+        guide,
         optimizer=pb.optim.scheduled(
             functools.partial(torch.optim.Adam, lr=0.1),
             lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 1e-3 ** (1 / num_epochs)),
@@ -259,7 +259,7 @@ def test_maximum_likelihood_takes_the_same_steps_as_plain_torch(problem):
     net.load_state_dict({name: model.initial_value(f"net.{name}") for name in ("weight", "bias")})
     sgd = functools.partial(torch.optim.SGD, lr=1e-3)
     posterior = pb.fit_svi(
-        model, pb.DeltaGuide(model), (problem.x, problem.y), optimizer=sgd, num_epochs=20, kl_weight=0.0
+        model, (problem.x, problem.y), pb.DeltaGuide(model), optimizer=sgd, num_epochs=20, kl_weight=0.0
     )
     optimizer = sgd(net.parameters())
     for _ in range(20):
@@ -279,8 +279,8 @@ def test_the_mode_of_a_noise_scale_is_that_of_its_own_density_not_of_its_logarit
     model = pb.BayesianModel(net, prior=pb.NormalPrior(1.0), likelihood=likelihood, num_data=4)
     posterior = pb.fit_svi(
         model,
-        pb.DeltaGuide(model),
         (x, y),
+        pb.DeltaGuide(model),
         optimizer=pb.optim.scheduled(
             functools.partial(torch.optim.Adam, lr=0.05),
             lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.99),

@@ -55,7 +55,7 @@ def a_model(net, likelihood, **options):
 def test_the_module_predicts_like_predict(likelihood):
     model, x, _ = small_model(likelihood=likelihood)
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.3))
-    module = PredictiveModule(guide, model, x, num_draws=NUM_DRAWS, seed=0)
+    module = PredictiveModule(model, guide, x, num_samples=NUM_DRAWS, seed=0)
     found, twin = module(x), by_predict(model, guide, x, seed=1)  # the twin has other draws
     for name, value in by_predict(model, guide, x).items():
         assert_identical(found[name], value)
@@ -70,7 +70,7 @@ def test_a_file_predicts_like_predict_for_any_number_of_rows_and_says_how_it_was
     model, x, _ = small_model(likelihood=likelihood)
     model, x = model.float(), x.float()
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.3))
-    pb.export_onnx(guide, model, tmp_path / "file.onnx", x, num_draws=NUM_DRAWS, seed=5)
+    pb.export_onnx(model, guide, x, tmp_path / "file.onnx", num_samples=NUM_DRAWS, seed=5)
     for rows in (torch.randn(1, 4, dtype=x.dtype), torch.randn(50, 4, dtype=x.dtype)):
         assert_close(in_runtime(tmp_path / "file.onnx", rows), by_predict(model, guide, rows, seed=5))
     assert not torch.allclose(
@@ -78,7 +78,7 @@ def test_a_file_predicts_like_predict_for_any_number_of_rows_and_says_how_it_was
     )
     session = onnxruntime.InferenceSession(tmp_path / "file.onnx")
     assert {value.shape[0] for value in (*session.get_inputs(), *session.get_outputs())} == {"rows"}
-    assert session.get_modelmeta().custom_metadata_map == {"num_draws": str(NUM_DRAWS), "seed": "5"}
+    assert session.get_modelmeta().custom_metadata_map == {"num_samples": str(NUM_DRAWS), "seed": "5"}
     assert b".py" not in (tmp_path / "file.onnx").read_bytes()  # no paths of this machine
 
 
@@ -178,7 +178,7 @@ def a_fit(name):
 def a_module(name):
     """The module of :func:`a_fit`, made once for all tests."""
     model, posterior, x, _ = a_fit(name)
-    return PredictiveModule(posterior, model, x, num_draws=NUM_DRAWS, seed=0)
+    return PredictiveModule(model, posterior, x, num_samples=NUM_DRAWS, seed=0)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -205,7 +205,7 @@ def test_networks_are_exported_and_compiled(name):
 @pytest.mark.daily("named inputs")
 def test_networks_run_in_onnxruntime(name, tmp_path):
     model, posterior, x, _ = a_fit(name)
-    pb.export_onnx(posterior, model, tmp_path / "file.onnx", x, num_draws=NUM_DRAWS, seed=0)
+    pb.export_onnx(model, posterior, x, tmp_path / "file.onnx", num_samples=NUM_DRAWS, seed=0)
     more = some(x, torch.arange(9) % len(leaves(x)[0]))
     assert_close(in_runtime(tmp_path / "file.onnx", *leaves(more)), by_predict(model, posterior, more))
 
@@ -233,7 +233,7 @@ def test_a_missing_folder_is_told(tmp_path):
     model, x, _ = small_model()
     guide = pb.MeanFieldGuide(model)
     with pytest.raises(FileNotFoundError, match=r"must lie in an existing folder"):
-        pb.export_onnx(guide, model, tmp_path / "missing" / "file.onnx", x, num_draws=2)
+        pb.export_onnx(model, guide, x, tmp_path / "missing" / "file.onnx", num_samples=2)
 
 
 # --- size -------------------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def test_a_pruned_posterior_makes_a_small_file(tmp_path):
     x, guide = torch.randn(6, 64), pb.MeanFieldGuide(model)
     torch.set_default_dtype(torch.float64)
     pruned = pb.pruning.prune(guide, fraction=0.9)
-    pb.export_onnx(pruned, model, tmp_path / "pruned", x, num_draws=NUM_DRAWS, seed=0)
+    pb.export_onnx(model, pruned, x, tmp_path / "pruned", num_samples=NUM_DRAWS, seed=0)
     of_whole = 4 * NUM_DRAWS * sum(location.numel() for location in guide.locations().values())  # bytes of all draws
     assert (tmp_path / "pruned").stat().st_size < of_whole / 4
     assert_close(in_runtime(tmp_path / "pruned", x), by_predict(model, pruned, x))
@@ -254,7 +254,7 @@ def test_a_pruned_posterior_makes_a_small_file(tmp_path):
 
 def test_weights_that_do_not_differ_are_stored_once():
     model, x, _ = small_model()
-    module = PredictiveModule(pb.DeltaGuide(model), model, x, num_draws=NUM_DRAWS, seed=0)
+    module = PredictiveModule(model, pb.DeltaGuide(model), x, num_samples=NUM_DRAWS, seed=0)
     assert sum(value.numel() for value in module.state_dict().values()) == 5 * 4 + 5 + 3 * 5 + 3
     assert float(module(x)["epistemic"].max()) < 1e-30
     assert_close(module(x), by_predict(model, pb.DeltaGuide(model), x))
@@ -275,8 +275,8 @@ def test_threads_may_share_a_module(name):
 
 def test_a_module_moves_to_another_dtype_and_says_what_it_is():
     model, x, _ = small_model(likelihood="gaussian-latent")
-    module = PredictiveModule(pb.MeanFieldGuide(model), model, x, num_draws=NUM_DRAWS, seed=3)
-    assert "num_draws=6, seed=3, computation='vmap'" in repr(module)
+    module = PredictiveModule(model, pb.MeanFieldGuide(model), x, num_samples=NUM_DRAWS, seed=3)
+    assert "num_samples=6, seed=3, computation='vmap'" in repr(module)
     assert not any(parameter.requires_grad for parameter in module.parameters())
     expected = module(x)["mean"]
     torch.testing.assert_close(module.float()(x.float())["mean"], expected.float(), rtol=1e-5, atol=1e-5)
@@ -285,8 +285,8 @@ def test_a_module_moves_to_another_dtype_and_says_what_it_is():
 def test_a_stored_posterior_is_exported_whole():
     model, x, _ = small_model()
     stored = pb.StoredPosterior.of(pb.MeanFieldGuide(model), 7, seed=0)
-    module = PredictiveModule(stored, model, x)
-    assert module.num_draws == 7
+    module = PredictiveModule(model, stored, x)
+    assert module.num_samples == 7
     assert_identical(module(x)["probs"], pb.predict(model, stored, x).probs)
 
 
@@ -328,43 +328,43 @@ def test_what_cannot_be_exported_is_refused_with_a_remedy(name, tmp_path):
     model, make, message = refused()[name]
     posterior = make(model)
     with pytest.raises(ValueError, match=message):
-        pb.export_onnx(posterior, model, tmp_path / "file.onnx", torch.randn(6, 4), num_draws=3)
+        pb.export_onnx(model, posterior, torch.randn(6, 4), tmp_path / "file.onnx", num_samples=3)
     assert not (tmp_path / "file.onnx").exists()
 
 
 def test_what_torch_cannot_export_is_still_a_module(tmp_path):
     model, x = a_model(Recurrent(), pb.CategoricalLikelihood()), torch.randn(5, 6, 4)
     guide = pb.MeanFieldGuide(model)
-    module = PredictiveModule(guide, model, x, num_draws=NUM_DRAWS, seed=0)
+    module = PredictiveModule(model, guide, x, num_samples=NUM_DRAWS, seed=0)
     assert module.computation == "loop"
     assert_close(module(x), by_predict(model, guide, x))
     with pytest.raises(ValueError, match=r"cannot export this network .*serve the model with `predict`"):
-        pb.export_onnx(guide, model, tmp_path / "file.onnx", x, num_draws=NUM_DRAWS)
+        pb.export_onnx(model, guide, x, tmp_path / "file.onnx", num_samples=NUM_DRAWS)
     assert [*tmp_path.iterdir()] == []
 
 
 def test_one_draw_has_no_epistemic_part():
     model, x, _ = small_model()
-    with pytest.raises(ValueError, match="`num_draws` must be a whole number of at least 2"):
-        PredictiveModule(pb.MeanFieldGuide(model), model, x, num_draws=1)
+    with pytest.raises(ValueError, match="`num_samples` must be a whole number of at least 2"):
+        PredictiveModule(model, pb.MeanFieldGuide(model), x, num_samples=1)
 
 
 def test_an_old_torch_is_told_what_to_do(monkeypatch, tmp_path):
     model, x, _ = small_model()
     monkeypatch.setattr(torch, "__version__", "2.4.1+cpu")
     with pytest.raises(ValueError, match=r"needs torch 2\.6 or later, got 2\.4\.1"):
-        pb.export_onnx(pb.MeanFieldGuide(model), model, tmp_path / "file.onnx", x)
+        pb.export_onnx(model, pb.MeanFieldGuide(model), x, tmp_path / "file.onnx")
 
 
 @pytest.mark.nightly
 def test_a_file_with_other_results_is_not_written(monkeypatch, tmp_path):
     model, x, _ = small_model()
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.3))
-    other = PredictiveModule(guide, model, x, num_draws=NUM_DRAWS, seed=1)
+    other = PredictiveModule(model, guide, x, num_samples=NUM_DRAWS, seed=1)
     written = functools.partial(_onnx.file_content, other)
     monkeypatch.setattr(_onnx, "file_content", lambda _, x: written(x))
     with pytest.raises(ValueError, match="results of onnxruntime must be those of `predict`"):
-        pb.export_onnx(guide, model, tmp_path / "file.onnx", x, num_draws=NUM_DRAWS, seed=0)
+        pb.export_onnx(model, guide, x, tmp_path / "file.onnx", num_samples=NUM_DRAWS, seed=0)
     assert [*tmp_path.iterdir()] == []
 
 
@@ -372,4 +372,4 @@ def test_a_file_above_the_limit_is_refused(monkeypatch, tmp_path):
     model, x, _ = small_model()
     monkeypatch.setattr(_onnx, "MOST_BYTES", 100)
     with pytest.raises(ValueError, match="2 GiB at most"):
-        pb.export_onnx(pb.MeanFieldGuide(model), model, tmp_path / "file.onnx", x, num_draws=3)
+        pb.export_onnx(model, pb.MeanFieldGuide(model), x, tmp_path / "file.onnx", num_samples=3)

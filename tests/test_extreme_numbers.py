@@ -48,7 +48,7 @@ def make_model(prior=None, likelihood=None, dtype=torch.float32):
 def fit(model, guide=None, **options):
     x = torch.arange(8).reshape(4, 2).to(model.dtype) / 8
     guide = guide or pb.MeanFieldGuide(model)
-    return pb.fit_svi(model, guide, (x, x[:, :1]), **{"optimizer": ADAM, "num_epochs": 2, "seed": 0, **options})
+    return pb.fit_svi(model, (x, x[:, :1]), guide, **{"optimizer": ADAM, "num_epochs": 2, "seed": 0, **options})
 
 
 @pytest.mark.parametrize("scale", [1e50, 1e-50, 1e-30, 1e300])

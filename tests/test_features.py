@@ -136,7 +136,7 @@ def test_the_status_of_a_fit_with_defaults_says_it():
         last_layer(), prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=NUM_ROWS, where="net.1.**"
     )
     x, y = data()
-    status = quietly(pb.fit, model, (x, y), max_epochs=2, seed=0).status
+    status = quietly(pb.fit, model, (x, y), num_epochs=2, seed=0).status
     assert "; features of the frozen layers were computed once for 22 rows (1.1 kB)" in status.message
 
 

@@ -51,23 +51,23 @@ def assert_close_in_ratio(found, expected):
 
 def test_the_status_says_what_was_chosen():
     model, x, y, _, _ = line()
-    said = str(pb.fit(model, (x, y), seed=0, max_epochs=3).status)
+    said = str(pb.fit(model, (x, y), seed=0, num_epochs=3).status)
     assert "not converged: stopped after 3 epochs, too few to see a plateau; " in said
-    remedy = "Raise `max_epochs`. If the ELBO rises steadily, pass an `optimizer` with a higher learning rate."
+    remedy = "Raise `num_epochs`. If the ELBO rises steadily, pass an `optimizer` with a higher learning rate."
     assert said.endswith(remedy)
     assert "see a plateau; all rows at once, Adam lr 0.02, LocalReparameterization" in said
     assert said.count("3 epochs") == 1
     model, x, y, _, _ = line(2400)
     sgd = functools.partial(torch.optim.SGD, lr=1e-6)
-    said = str(pb.fit(model, (x, y), seed=0, max_epochs=2, optimizer=sgd).status)
+    said = str(pb.fit(model, (x, y), seed=0, num_epochs=2, optimizer=sgd).status)
     assert re.search(r"stopped after 2 epochs.*; batches of 800, SGD lr 1e-06", said)
-    assert "batches of 7," in str(pb.fit(model, (x, y), seed=0, max_epochs=2, batch_size=7).status)
+    assert "batches of 7," in str(pb.fit(model, (x, y), seed=0, num_epochs=2, batch_size=7).status)
 
 
 def test_a_fit_that_still_rises_is_told_by_how_much():
     model, x, y, _, _ = line()
     slow = functools.partial(torch.optim.Adam, lr=1e-4)
-    status = pb.fit(model, (x, y), seed=0, max_epochs=400, optimizer=slow).status
+    status = pb.fit(model, (x, y), seed=0, num_epochs=400, optimizer=slow).status
     assert not status
     assert "while the ELBO still rose: by" in str(status)
     assert "nats over 400 epochs, with a standard error of" in str(status)
@@ -79,7 +79,7 @@ def test_a_fit_that_did_not_end_well_warns_once_with_its_status(method):
     model, x, y, *_ = line()
     options = {"method": method, "num_members": 2, "num_workers": 1} if method == "ensemble" else {"method": method}
     with pytest.warns(pb.ConvergenceWarning) as caught:
-        posterior = pb.fit(model, (x, y), max_epochs=5, seed=0, **options)
+        posterior = pb.fit(model, (x, y), num_epochs=5, seed=0, **options)
     assert [str(warning.message) for warning in caught] == [posterior.status.warning()]
     assert str(caught[0].message).startswith(
         ("Not converged: stopped after 5", "2 of 2 members did not end well. Raise")
@@ -91,7 +91,7 @@ def test_a_fit_that_did_not_end_well_warns_once_with_its_status(method):
 def test_a_seed_repeats_the_fit_and_another_does_not():
     model, x, y, _, _ = line()
     before = torch.get_rng_state()
-    fits = [pb.fit(model, (x, y), seed=seed, max_epochs=20).history.elbo for seed in (3, 3, 4)]
+    fits = [pb.fit(model, (x, y), seed=seed, num_epochs=20).history.elbo for seed in (3, 3, 4)]
     assert fits[0] == fits[1] != fits[2]
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -100,7 +100,7 @@ def test_everything_explicit_is_used():
     model, x, y, _, _ = line()
     guide, epochs = pb.LowRankGuide(model, rank=1), []
     posterior = pb.fit(
-        model, (x, y), guide=guide, max_epochs=9, kl_weight=0.5, callbacks=[lambda h: epochs.append(h)], seed=0
+        model, (x, y), guide=guide, num_epochs=9, kl_weight=0.5, callbacks=[lambda h: epochs.append(h)], seed=0
     )
     assert posterior.guide is guide
     assert len(epochs) == len(posterior.history.epochs) == 9
@@ -111,14 +111,14 @@ def test_a_schedule_of_the_users_own_keeps_its_learning_rates():
     model, x, y, _, _ = line()
     halving = functools.partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5)
     maker = pb.optim.scheduled(functools.partial(torch.optim.Adam, lr=0.1), halving)
-    rates = [record.learning_rate for record in pb.fit(model, (x, y), optimizer=maker, max_epochs=3).history.epochs]
+    rates = [record.learning_rate for record in pb.fit(model, (x, y), optimizer=maker, num_epochs=3).history.epochs]
     assert rates == [0.1, 0.05, 0.025]
 
 
 def test_a_loader_works_too():
     model, x, y, _, _ = line()
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=8)
-    posterior = pb.fit(model, loader, max_epochs=4, seed=0)
+    posterior = pb.fit(model, loader, num_epochs=4, seed=0)
     assert len(posterior.history.elbo) == 20
     assert re.search(r"stopped after 4 epochs.*; a loader, Adam", str(posterior.status))
 
@@ -126,7 +126,7 @@ def test_a_loader_works_too():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_epochs": 0}, "`max_epochs` must be a whole number of at least 1"),
+        ({"num_epochs": 0}, "`num_epochs` must be a whole number of at least 1"),
         ({"optimizer": 0.1}, "`optimizer` must make a torch optimizer"),
         ({"optimizer": lambda parameters: "sgd"}, "optimizer"),
         ({"validation": 3}, r"`validation` must be a pair \(x, y\), got int"),
@@ -157,9 +157,9 @@ def test_local_reparameterization_is_used_where_it_applies(net, shape, is_local)
     x, y = torch.randn(shape), torch.arange(6) % 2
     net = net.double()
     model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=6)
-    status = pb.fit(model, (x, y), max_epochs=2, seed=0).status
+    status = pb.fit(model, (x, y), num_epochs=2, seed=0).status
     assert ("LocalReparameterization" in str(status)) is is_local
-    status = pb.fit(model, (x, y), max_epochs=2, seed=0, guide=pb.DeltaGuide(model)).status
+    status = pb.fit(model, (x, y), num_epochs=2, seed=0, guide=pb.DeltaGuide(model)).status
     assert "LocalReparameterization" not in str(status)
 
 
@@ -237,9 +237,9 @@ def test_a_fit_can_go_on_from_a_checkpoint(tmp_path, epochs, looks):
     file, options = tmp_path / "fit.pt", {"optimizer": functools.partial(torch.optim.Adam, lr=0.1), "seed": 0}
     options |= {"validation": (x[:5], y[:5])} if looks else {}
     interrupted, total = epochs
-    whole = pb.fit(model, (x, y), max_epochs=total, **options)
-    pb.fit(model, (x, y), max_epochs=interrupted, checkpoint=file, **options)
-    resumed = pb.fit(model, (x, y), max_epochs=total, checkpoint=file, resume=file, **options)
+    whole = pb.fit(model, (x, y), num_epochs=total, **options)
+    pb.fit(model, (x, y), num_epochs=interrupted, checkpoint=file, **options)
+    resumed = pb.fit(model, (x, y), num_epochs=total, checkpoint=file, resume=file, **options)
     assert len(whole.history.epochs) == total
     assert resumed.history.elbo == whole.history.elbo
     assert str(resumed.status) == str(whole.status)
@@ -261,7 +261,7 @@ def test_early_stopping_keeps_the_posterior_that_predicts_best():
             net = nets.mlp([5, 30, 1], activation=nn.Tanh)
         model = pb.BayesianModel(net, prior=pb.NormalPrior(3.0), likelihood=pb.GaussianLikelihood(0.3), num_data=10)
         guide = pb.DeltaGuide(model)
-        posterior = pb.fit(model, train, guide=guide, validation=validation, max_epochs=1000, seed=0)
+        posterior = pb.fit(model, train, guide=guide, validation=validation, num_epochs=1000, seed=0)
         scores[name] = float(
             pb.predict(model, posterior, *held_out[:1], y=held_out[1], num_samples=1).log_density.mean()
         )

@@ -18,7 +18,7 @@ ADAM = functools.partial(torch.optim.Adam, lr=0.01)
 
 # what each fit needs besides the model and the data
 FITS = {
-    pb.fit: {"max_epochs": 1},
+    pb.fit: {"num_epochs": 1},
     pb.fit_svi: {"optimizer": ADAM, "num_epochs": 1},
     pb.fit_nuts: {"num_samples": 4, "num_warmup": 1, "num_chains": 1},
     pb.fit_mcmc: {"sampler": pb.HMC(2), "num_samples": 4, "num_warmup": 1, "num_chains": 1},
@@ -85,18 +85,18 @@ X, Y = torch.zeros(5, 2), torch.zeros(5, 1)
 POSTERIOR = pb.GuidePosterior(pb.MeanFieldGuide(MODEL))
 
 MISTAKES = [
-    (lambda: pb.fit(MODEL, (X, Y), epochs=5), r"fit\(\) got .* `epochs`; did you mean `max_epochs`\?"),
-    (lambda: pb.fit(MODEL, (X, Y), num_step=5), r"`num_step`; did you mean `max_epochs`\?"),
-    (lambda: pb.fit(MODEL, (X, Y), num_steps=5), r"`num_steps`; did you mean `max_epochs`\?"),
-    (lambda: pb.fit(MODEL, (X, Y), num_iters=5), r"did you mean `max_epochs`\?"),
-    (lambda: pb.fit_svi(MODEL, MODEL, (X, Y), steps=5), r"did you mean `num_epochs`\?"),
+    (lambda: pb.fit(MODEL, (X, Y), epochs=5), r"fit\(\) got .* `epochs`; did you mean `num_epochs`\?"),
+    (lambda: pb.fit(MODEL, (X, Y), num_step=5), r"`num_step`; did you mean `num_epochs`\?"),
+    (lambda: pb.fit(MODEL, (X, Y), num_steps=5), r"`num_steps`; did you mean `num_epochs`\?"),
+    (lambda: pb.fit(MODEL, (X, Y), num_iters=5), r"did you mean `num_epochs`\?"),
+    (lambda: pb.fit_svi(MODEL, (X, Y), MODEL, steps=5), r"did you mean `num_epochs`\?"),
     (lambda: pb.fit_nuts(MODEL, (X, Y), disable_progbar=True), r"did you mean `progress`\?"),
     (lambda: pb.fit(MODEL, (X, Y), validation_data_loader=5), r"did you mean `validation`\?"),
     (lambda: pb.fit_nuts(MODEL, (X, Y), warmup_steps=5), r"`warmup_steps`; did you mean `num_warmup`\?"),
     (lambda: pb.fit_nuts(MODEL, (X, Y), num_burnin_steps=5), r"did you mean `num_warmup`\?"),
-    (lambda: pb.fit_svi(MODEL, MODEL, (X, Y), loss=5), r"did you mean `elbo`\?"),
-    (lambda: pb.fit_svi(MODEL, MODEL, (X, Y), lr=0.1), r"`lr`; pass `functools.partial.* as `optimizer`"),
-    (lambda: pb.fit_svi(MODEL, MODEL, (X, Y), epochs=5), "did you mean `num_epochs`"),
+    (lambda: pb.fit_svi(MODEL, (X, Y), MODEL, loss=5), r"did you mean `elbo`\?"),
+    (lambda: pb.fit_svi(MODEL, (X, Y), MODEL, lr=0.1), r"`lr`; pass `functools.partial.* as `optimizer`"),
+    (lambda: pb.fit_svi(MODEL, (X, Y), MODEL, epochs=5), "did you mean `num_epochs`"),
     (lambda: pb.fit(MODEL, (X, Y), num_samples=5), "`num_samples`; pass it to `predict`"),
     (lambda: pb.fit(MODEL, (X, Y), unlike=5), "`unlike`; its arguments are `model`, `data`, `method`.* and `seed`"),
     (lambda: pb.fit(MODEL, X, Y), r"got 3; .* one argument, a pair\. Example: fit\(model, \(x, y\)\)"),
@@ -158,7 +158,7 @@ def test_a_pyro_model_in_place_of_a_model_is_told_which_fits_take_it():
 
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # two epochs
 def test_a_list_of_inputs_and_targets_is_a_pair_with_the_same_defaults():
-    ours, theirs = (pb.fit(MODEL, data, method="svi", max_epochs=2, seed=0) for data in ([X, Y], (X, Y)))
+    ours, theirs = (pb.fit(MODEL, data, method="svi", num_epochs=2, seed=0) for data in ([X, Y], (X, Y)))
     assert str(ours.status) == str(theirs.status)
     assert "all rows at once" in str(ours.status)
     ours, theirs = (pb.fit_laplace(MODEL, data, seed=0) for data in ([X, Y], (X, Y)))
@@ -233,7 +233,7 @@ def test_targets_are_checked_before_the_steps_and_not_in_each(monkeypatch):
     data, calls = (torch.zeros(5, 2), torch.zeros(5, 1)), []
     for num_epochs in (2, 12):
         monkeypatch.setattr(Counted, "calls", 0)
-        pb.fit_svi(model, pb.MeanFieldGuide(model), data, optimizer=ADAM, num_epochs=num_epochs, seed=0)
+        pb.fit_svi(model, data, pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=num_epochs, seed=0)
         calls.append(Counted.calls)
     assert calls[1] - calls[0] == 10  # one call of the network in each step
 
@@ -245,5 +245,5 @@ def test_a_network_that_needs_several_rows_can_be_fitted():
 
     model = pb.BayesianModel(Pairs(2, 1), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=6)
     data = torch.zeros(6, 2), torch.zeros(6, 1)
-    posterior = pb.fit_svi(model, pb.MeanFieldGuide(model), data, optimizer=ADAM, num_epochs=2, seed=0)
+    posterior = pb.fit_svi(model, data, pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=2, seed=0)
     assert len(posterior.history.epochs) == 2

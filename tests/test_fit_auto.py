@@ -46,7 +46,7 @@ def quick(monkeypatch):
 @pytest.fixture
 def short(monkeypatch):
     """Variational fits of three epochs."""
-    short = functools.partial(_fit.fit_variational, max_epochs=3)
+    short = functools.partial(_fit.fit_variational, num_epochs=3)
     monkeypatch.setattr(_fit, "fit_variational", short)
 
 
@@ -105,7 +105,7 @@ def test_chains_predict_at_least_as_well_as_a_variational_fit(quick):
         method: pb.predict(model, posterior, x[40:], y=y[40:], num_samples=160, seed=0).log_density.mean()
         for method, posterior in [
             ("auto", pb.fit(model, data, seed=0)),
-            ("svi", pb.fit(model, data, method="svi", max_epochs=2000, seed=0)),
+            ("svi", pb.fit(model, data, method="svi", num_epochs=2000, seed=0)),
         ]
     }
     assert scores["auto"] >= scores["svi"]
@@ -222,7 +222,7 @@ def test_an_lstm_gets_a_variational_fit(short):
     [
         {"guide": lambda model: pb.MeanFieldGuide(model)},
         {"optimizer": ADAM},
-        {"max_epochs": 2},
+        {"num_epochs": 2},
         {"batch_size": 10},
         {"validation": wave(10)},
         {"elbo": pyro.infer.Trace_ELBO()},
@@ -249,7 +249,7 @@ def test_an_argument_of_a_variational_fit_asks_for_one(option, monkeypatch):
         pb.fit(model, data, method="mclmc", **{name: value})
 
 
-@pytest.mark.parametrize("options", [{"method": "svi"}, {"max_epochs": 100_000}])
+@pytest.mark.parametrize("options", [{"method": "svi"}, {"num_epochs": 100_000}])
 def test_a_time_limit_ends_a_variational_fit(options):
     begin = time.perf_counter()
     posterior = pb.fit(curve(), wave(), time_limit=0.5, **options, seed=0)
@@ -260,7 +260,7 @@ def test_a_time_limit_ends_a_variational_fit(options):
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")
 def test_a_time_limit_ends_a_long_epoch_without_a_warning_of_missing_rows(monkeypatch):
     monkeypatch.setattr(_variational, "FEWEST_STEPS", 10)
-    posterior = pb.fit(curve(), wave(), method="svi", batch_size=1, max_epochs=2, time_limit=1e-3, seed=0)
+    posterior = pb.fit(curve(), wave(), method="svi", batch_size=1, num_epochs=2, time_limit=1e-3, seed=0)
     assert len(posterior.history.elbo) == 10
     assert len(posterior.history.epochs) == 1
     assert "cut short by the time limit, after 1 epoch;" in str(posterior.status)

@@ -30,7 +30,7 @@ def problem(net=None, **options):
 
 
 def fitted(model, data, **options):
-    return pb.fit(model, data, method="ensemble", **{"num_members": 3, "max_epochs": 4, "seed": 1, **options})
+    return pb.fit(model, data, method="ensemble", **{"num_members": 3, "num_epochs": 4, "seed": 1, **options})
 
 
 def weights(posterior):
@@ -92,7 +92,7 @@ def test_each_member_has_its_own_order_of_batches():
 
 @pytest.mark.nightly  # the example of `fit` is such a fit
 def test_the_status_tells_that_all_members_ended_well():
-    posterior = fitted(*problem(), num_members=2, max_epochs=3000)
+    posterior = fitted(*problem(), num_members=2, num_epochs=3000)
     assert posterior.status
     assert str(posterior.status).startswith("All 2 members ended well; the first: converged: the ELBO rose by less")
     assert str(posterior.status).endswith(f"Fitted in {posterior.seconds:.3g} s in this process.")
@@ -135,7 +135,7 @@ def assert_equal_draws(first, second):
 
 def test_validation_rows_end_the_fit_of_each_member():
     model, (x, y) = problem()
-    posterior = fitted(model, (x, y), max_epochs=400, validation=(x, -y))
+    posterior = fitted(model, (x, y), num_epochs=400, validation=(x, -y))
     assert all("stopped early" in str(member.status) for member in posterior.members)
 
 
@@ -280,7 +280,7 @@ def test_a_noise_scale_is_learned_by_each_member_and_averaged():
     y = x + 0.2 * torch.randn(NUM_DATA, 1)
     net = nn.Linear(1, 1).double()
     model, _ = problem(net, likelihood=pb.GaussianLikelihood())
-    options = {"max_epochs": 150, "optimizer": functools.partial(torch.optim.Adam, lr=0.1), "seed": 1}
+    options = {"num_epochs": 150, "optimizer": functools.partial(torch.optim.Adam, lr=0.1), "seed": 1}
     posterior = fitted(model, (x, y), num_workers=1, **options)
     single, _ = problem(net, likelihood=pb.GaussianLikelihood())
     pb.fit(single, (x, y), method="svi", guide=pb.DeltaGuide(single), **options)

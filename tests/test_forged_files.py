@@ -133,7 +133,7 @@ def test_forged_checkpoints_of_fits_are_refused(tmp_path):
     def fit(**options):
         model, x, y = line()
         guide = pb.MeanFieldGuide(model)
-        pb.fit_svi(model, guide, (x, y), optimizer=ADAM, num_epochs=2, batch_size=3, seed=0, **options)
+        pb.fit_svi(model, (x, y), guide, optimizer=ADAM, num_epochs=2, batch_size=3, seed=0, **options)
 
     fit(checkpoint=tmp_path / "file")
     assert refusals(tmp_path / "file", "checkpoint of a fit", lambda: fit(resume=tmp_path / "file")) > 40

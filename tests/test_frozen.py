@@ -25,7 +25,7 @@ def fitted(net, *, freeze_late=False):
     if freeze_late:
         model.network[0].requires_grad_(False)
     before = {name: value.clone() for name, value in model.network[0].state_dict().items()}
-    pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=ADAM, num_epochs=3, batch_size=10, seed=0)
+    pb.fit_svi(model, (x, y), pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=3, batch_size=10, seed=0)
     return before, model.network[0].state_dict(), model
 
 

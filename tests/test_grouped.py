@@ -105,7 +105,7 @@ def problem(dtype=torch.float32, channels=4):
 
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # a short fit
 def test_on_a_cpu_members_in_one_step_are_those_that_are_fitted_one_after_the_other(monkeypatch):
-    options = {"max_epochs": 20, "optimizer": FUSED, "num_members": 7}
+    options = {"num_epochs": 20, "optimizer": FUSED, "num_members": 7}
     together = fitted(*problem(), **options)
     monkeypatch.setattr(_ensemble, "can_be_grouped", lambda net, random: False)
     apart = fitted(*problem(), **options)

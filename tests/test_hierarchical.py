@@ -95,7 +95,7 @@ def test_learned_scales_are_parameters_of_the_model_and_of_nothing_else(prior):
     assert {name for name, _ in model.named_parameters()} == keys
     guide = pb.MeanFieldGuide(model)
     before = copy.deepcopy(model.state_dict())
-    history = pb.fit_svi(model, guide, (x, y), optimizer=ADAM, num_epochs=3, seed=0).history
+    history = pb.fit_svi(model, (x, y), guide, optimizer=ADAM, num_epochs=3, seed=0).history
     assert history.path.startswith("pyro")
     assert all(not torch.equal(model.state_dict()[key], before[key]) for key in keys)
     pb.predict(model, guide, x, num_samples=2)
@@ -145,7 +145,7 @@ def test_vectorised_particles_estimate_the_same_elbo(prior, elbo):
 )
 def test_every_guide_fits_and_predicts(prior, guide):
     model, x, y = problem(prior, "gaussian-latent")
-    posterior = pb.fit_svi(model, GUIDES[guide](model), (x, y), optimizer=ADAM, num_epochs=3, seed=0)
+    posterior = pb.fit_svi(model, (x, y), GUIDES[guide](model), optimizer=ADAM, num_epochs=3, seed=0)
     assert set(posterior.sample(2)) == set(model.latent_names)
     assert guide == "batch-ensemble" or set(posterior.median()) == set(model.latent_names)
     assert math.isfinite(pb.predict(model, posterior, x, y=y, num_samples=3, seed=0).nll)
@@ -157,7 +157,7 @@ def test_a_fit_reports_the_elbo_of_pyro(prior):
     model, x, y = problem(prior)
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.1))
     frozen = functools.partial(torch.optim.SGD, lr=0.0)
-    history = pb.fit_svi(model, guide, (x, y), optimizer=frozen, num_epochs=120, seed=0).history
+    history = pb.fit_svi(model, (x, y), guide, optimizer=frozen, num_epochs=120, seed=0).history
     ours = torch.tensor([record.elbo for record in history.epochs])
     pyros = -torch.tensor([Trace_ELBO().loss(model, guide, x, y) for _ in range(120)])
     error = math.sqrt(float(ours.var() + pyros.var()) / 120)

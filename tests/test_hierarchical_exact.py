@@ -129,7 +129,7 @@ def test_fit_svi_learns_the_scale_that_maximises_the_evidence():
         optimizers[0].param_groups[0]["lr"] = 0.05 / (1 + len(history.epochs) / 100)
 
     pb.fit_svi(
-        model, guide, (x, y), optimizer=optimizer, num_epochs=1500, elbo=TraceMeanField_ELBO(), seed=0, callbacks=[cool]
+        model, (x, y), guide, optimizer=optimizer, num_epochs=1500, elbo=TraceMeanField_ELBO(), seed=0, callbacks=[cool]
     )
     learned = float(model.prior_of("net.weight").stddev.flatten()[0].detach())
     assert learned == pytest.approx(best_scale(x, y), rel=0.02)

@@ -106,7 +106,7 @@ def test_a_fit(kind, as_loader, path):
         guide = pb.MeanFieldGuide(model)
         data = [(inputs_of(kind, a, b), t) for a, b, t in batches()] if as_loader else (x, y)
         size = None if as_loader else 5
-        posterior = pb.fit_svi(model, guide, data, optimizer=ADAM, num_epochs=3, batch_size=size, seed=1)
+        posterior = pb.fit_svi(model, data, guide, optimizer=ADAM, num_epochs=3, batch_size=size, seed=1)
         assert posterior.history.path.startswith(path)
         return [*guide.median().values(), posterior.history.epochs[-1].elbo]
 

@@ -34,10 +34,10 @@ def test_laplace_is_exact_for_conjugate_regression():
 
 def test_laplace_says_when_it_did_not_reach_the_mode_or_has_none():
     model, x, y = small_model(likelihood="gaussian-fixed", num_data=6)
-    with pytest.warns(pb.ConvergenceWarning, match="stopped before the mode.*Raise `max_iterations`"):
-        posterior = pb.fit_laplace(model, (x, y), max_iterations=1)
+    with pytest.warns(pb.ConvergenceWarning, match="stopped before the mode.*Raise `max_iter`"):
+        posterior = pb.fit_laplace(model, (x, y), max_iter=1)
     assert not posterior.status
-    assert "Raise `max_iterations`" in posterior.status.remedy
+    assert "Raise `max_iter`" in posterior.status.remedy
     again = pb.fit_laplace(model, (x, y), init=posterior, seed=0)
     assert "searched from a draw from `init`." in again.status.message
     model, x, y = small_model(prior=pb.ScaleMixturePrior(0.5, 3.0, 0.01), likelihood="gaussian-fixed", num_data=6)

@@ -29,7 +29,7 @@ def fit(model, num_epochs=40, guide=None, lr=0.1):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a short fit
         guide = pb.DeltaGuide(model) if guide is None else guide
-        return pb.fit_svi(model, guide, (X, Y), optimizer=optimizer, num_epochs=num_epochs, progress=False, seed=0)
+        return pb.fit_svi(model, (X, Y), guide, optimizer=optimizer, num_epochs=num_epochs, progress=False, seed=0)
 
 
 def laplace(model):
@@ -103,7 +103,7 @@ def test_ensemble_of_fits_of_one_model_warns_but_the_method_ensemble_does_not():
         noise(model, pb.EnsemblePosterior([first, second]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        ensemble = pb.fit(model, (X, Y), method="ensemble", num_members=2, num_workers=1, max_epochs=50, seed=0)
+        ensemble = pb.fit(model, (X, Y), method="ensemble", num_members=2, num_workers=1, num_epochs=50, seed=0)
     noise(model, ensemble)
 
 

@@ -58,7 +58,7 @@ def test_all_of_it_can_be_random():
     assert len(model.site_names) == 10
     x, y = torch.rand(8, 28, 28), torch.arange(8)
     adam = functools.partial(torch.optim.Adam, lr=1e-3)
-    posterior = pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=adam, num_epochs=2, seed=0)
+    posterior = pb.fit_svi(model, (x, y), pb.MeanFieldGuide(model), optimizer=adam, num_epochs=2, seed=0)
     assert pb.predict(model, posterior, x, num_samples=3, seed=0).probs.shape == (8, 10)
 
 

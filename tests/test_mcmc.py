@@ -113,8 +113,8 @@ def test_gaussian_guides_on_the_same_problem(seed):
     for name, guide in guides.items():
         posterior = pb.fit_svi(
             problem.model,
-            guide,
             (problem.x, problem.y),
+            guide,
             optimizer=pb.optim.scheduled(
                 functools.partial(torch.optim.Adam, lr=0.1),
                 lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 1e-3 ** (1 / 1000)),

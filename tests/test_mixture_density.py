@@ -331,8 +331,8 @@ def test_two_modes_are_found(method):
     if method == "svi":
         posterior = pb.fit_svi(
             model,
-            pb.MeanFieldGuide(model),
             (x, y),
+            pb.MeanFieldGuide(model),
             optimizer=functools.partial(torch.optim.Adam, lr=0.02),
             num_epochs=400,
             seed=0,

@@ -88,7 +88,7 @@ def test_the_callers_network_and_likelihood_are_never_changed():
     model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=likelihood, num_data=6)
     guide = pb.MeanFieldGuide(model)
     x, y = torch.randn(6, 4), torch.randn(6, 3)
-    pb.fit_svi(model, guide, (x, y), optimizer=lambda p: torch.optim.SGD(p, lr=1e-3), num_epochs=2)
+    pb.fit_svi(model, (x, y), guide, optimizer=lambda p: torch.optim.SGD(p, lr=1e-3), num_epochs=2)
     assert [name for name, _ in net.named_parameters()] == ["0.weight", "0.bias", "2.weight", "2.bias"]
     for name, value in net.state_dict().items():
         assert torch.equal(value, before[name])
@@ -178,7 +178,7 @@ def test_everything_follows_to_the_gpu(prior, likelihood):
     model.cuda()
     guide.cuda()
     posterior = pb.fit_svi(
-        model, guide, (x.cuda(), y.cuda()), optimizer=lambda p: torch.optim.Adam(p, lr=1e-3), num_epochs=2, seed=0
+        model, (x.cuda(), y.cuda()), guide, optimizer=lambda p: torch.optim.Adam(p, lr=1e-3), num_epochs=2, seed=0
     )
     prediction = pb.predict(model, posterior, x.cuda(), y=y.cuda(), num_samples=3)
     assert math.isfinite(prediction.nll)

@@ -345,7 +345,7 @@ def averages(problem, seed, *, batch_size, kl_weight=1.0):
     decay = functools.partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=rate)
     make = pb.optim.scheduled(pb.optim.natural_gradient(0.2, hessian_decay=0.98), decay)
     options = {"num_epochs": num_epochs, "batch_size": batch_size, "kl_weight": kl_weight, "callbacks": [note]}
-    pb.fit_svi(problem.model, guide, (problem.x, problem.y), optimizer=make, seed=seed, **options)
+    pb.fit_svi(problem.model, (problem.x, problem.y), guide, optimizer=make, seed=seed, **options)
     return torch.stack(found).mean(0)
 
 

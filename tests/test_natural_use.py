@@ -22,7 +22,7 @@ def precise(model, **options):
 
 def fit(model, guide, x, y, **options):
     options = {"optimizer": pb.optim.natural_gradient(0.05, hessian_decay=0.95), "num_epochs": 3, "seed": 0, **options}
-    return pb.fit_svi(model, guide, (x, y), **options)
+    return pb.fit_svi(model, (x, y), guide, **options)
 
 
 def mean_elbo(model, guide, x, y, num_draws=200):

@@ -29,7 +29,7 @@ def as_on_a_gpu(monkeypatch):
 
 
 def fitted(model, data, **options):
-    options = {"num_members": 3, "max_epochs": 4, "seed": 1, "optimizer": FUSED, **options}
+    options = {"num_members": 3, "num_epochs": 4, "seed": 1, "optimizer": FUSED, **options}
     return pb.fit(model, data, method="ensemble", **options)
 
 
@@ -47,7 +47,7 @@ def in_one_step(posterior):
 
 @pytest.mark.daily("*-mlp", "{}-lenet")
 @pytest.mark.parametrize("network", ["mlp", "lenet"])
-@pytest.mark.parametrize("options", [{}, {"optimizer": SGD}, {"kl_weight": 0.5}, {"max_epochs": 60}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"optimizer": SGD}, {"kl_weight": 0.5}, {"num_epochs": 60}], ids=str)
 def test_members_in_one_step_are_those_that_are_fitted_one_after_the_other(as_on_a_gpu, monkeypatch, network, options):
     model, data = problem(network)
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -82,7 +82,7 @@ def test_all_members_have_the_batches_of_the_first(as_on_a_gpu, monkeypatch):
 def test_the_status_says_how_members_ended_and_times_add_up(as_on_a_gpu, monkeypatch):
     monkeypatch.setattr(_variational, "WINDOW_STEPS", 100)
     model, data = problem()
-    posterior = fitted(model, data, max_epochs=3000, optimizer=None)
+    posterior = fitted(model, data, num_epochs=3000, optimizer=None)
     assert posterior.status
     beginning = "converged: the ELBO rose by less than"
     end = "in one step: here the ELBO is the sum over members, and in their histories the mean."
@@ -147,7 +147,7 @@ def test_a_step_of_all_members_is_recorded_if_no_code_of_the_user_is_left_out(
 
     likelihood = None if likelihood is None else Mine(0.5)
     model, data = problem(network, likelihood=likelihood)
-    options = {"batch_size": 6, "max_epochs": 8}
+    options = {"batch_size": 6, "num_epochs": 8}
     ordinary = fitted(model, data, **options)
     recorded = record_steps(monkeypatch)
     replayed = fitted(model, data, **options)
@@ -171,7 +171,7 @@ def test_on_a_device_members_wait_once_an_epoch_and_have_the_numbers_of_the_cpu(
                 pytest.skip(f"this torch has no fused steps on the device of the test: {error}")
             model, data = problem(network)
             accelerator.reset()
-            found = fitted(model.to(DEVICE), data, batch_size=6, max_epochs=num_epochs)
+            found = fitted(model.to(DEVICE), data, batch_size=6, num_epochs=num_epochs)
             assert in_one_step(found)
             counts.append((accelerator.num_reads, accelerator.num_transfers))
             found = [{name: value.cpu() for name, value in draw.items()} for draw in weights(found)]
@@ -185,14 +185,14 @@ def test_on_a_gpu_members_are_fitted_in_one_recorded_step(monkeypatch, network):
     model, data = problem(network)
     recorded, record = [], _graph.record
     monkeypatch.setattr(_graph, "record", lambda *arguments: (recorded.append(1), record(*arguments))[1])
-    posterior = fitted(model.cuda(), data, batch_size=6, max_epochs=8, optimizer=None)
+    posterior = fitted(model.cuda(), data, batch_size=6, num_epochs=8, optimizer=None)
     assert in_one_step(posterior)
     assert len(recorded) == 2  # one for each batch size
-    ordinary = fitted(model, data, batch_size=6, max_epochs=8, optimizer=None, execution=pb.Execution())
+    ordinary = fitted(model, data, batch_size=6, num_epochs=8, optimizer=None, execution=pb.Execution())
     rounding = {"rtol": 1e-5, "atol": 1e-6}  # sums in another order
     torch.testing.assert_close(weights(posterior), weights(ordinary), **rounding)
     monkeypatch.setattr(_ensemble, "reads_wait", lambda device: False)
-    first = weights(fitted(model, data, batch_size=6, max_epochs=8, optimizer=None))[0]
+    first = weights(fitted(model, data, batch_size=6, num_epochs=8, optimizer=None))[0]
     torch.testing.assert_close(weights(posterior)[0], first, **rounding)
     x = data[0].cuda()
     assert pb.predict(model, posterior, x).mean.shape == (NUM_DATA, 2)

@@ -51,9 +51,9 @@ def test_fits_warn_once(num_particles):
     model, x, y = of_last([nn.Softmax(-1)])
     elbo = pyro.infer.Trace_ELBO(num_particles=num_particles)
     with pytest.warns(UserWarning, match="Remove the softmax") as caught:
-        pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), elbo=elbo, **OPTIONS)
+        pb.fit_svi(model, (x, y), pb.MeanFieldGuide(model), elbo=elbo, **OPTIONS)
     assert len([w for w in caught if "softmax" in str(w.message)]) == 1
     model, x, y = of_last([nn.LogSoftmax(-1)])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), elbo=elbo, **OPTIONS)
+        pb.fit_svi(model, (x, y), pb.MeanFieldGuide(model), elbo=elbo, **OPTIONS)

@@ -83,7 +83,7 @@ def test_every_kind_of_guide_finds_the_exact_posterior(data, make, name):
     optimizer = functools.partial(torch.optim.Adam, lr=0.03)
     fitted = GUIDES[name](model, x, y)
     elbo = Trace_ELBO(num_particles=2)
-    posterior = pb.fit_svi(model, fitted, data, optimizer=optimizer, num_epochs=400, elbo=elbo, seed=0)
+    posterior = pb.fit_svi(model, data, fitted, optimizer=optimizer, num_epochs=400, elbo=elbo, seed=0)
     draws = torch.stack([draw["slope"] for draw in posterior.draws(400, x)])
     mean, sd = exact(x, y)
     assert abs(draws.mean() - mean) < 0.5 * sd  # the exact posterior has a guide in each family
@@ -110,7 +110,7 @@ def test_chains_and_fits_predict_alike(data):
 
 def test_a_functions_parameters_are_left_where_pyro_looks_for_them(data):
     """So that Pyro's tools can continue a fit, and `predict` uses the learned parameters."""
-    posterior = pb.fit_svi(learned_noise, guide, data, optimizer=ADAM, num_epochs=300, seed=0)
+    posterior = pb.fit_svi(learned_noise, data, guide, optimizer=ADAM, num_epochs=300, seed=0)
     assert 0.2 < pyro.param("scale").item() < 0.5
     (draw,) = posterior.draws(1, data[0])
     assert draw["slope"] == pytest.approx(3.0, abs=0.5)
@@ -139,11 +139,11 @@ def test_steps_are_those_of_pyros_svi(data):
 def test_an_interrupted_fit_of_functions_goes_on(data, tmp_path):
     file = tmp_path / "fit.pt"
     options = {"optimizer": ADAM, "seed": 0}
-    whole = pb.fit_svi(line, guide, data, num_epochs=6, **options)
+    whole = pb.fit_svi(line, data, guide, num_epochs=6, **options)
     pyro.clear_param_store()
-    pb.fit_svi(line, guide, data, num_epochs=3, checkpoint=file, **options)
+    pb.fit_svi(line, data, guide, num_epochs=3, checkpoint=file, **options)
     pyro.clear_param_store()
-    resumed = pb.fit_svi(line, guide, data, num_epochs=6, resume=file, **options)
+    resumed = pb.fit_svi(line, data, guide, num_epochs=6, resume=file, **options)
     assert resumed.history.elbo == whole.history.elbo
 
 
@@ -170,11 +170,11 @@ REFUSED = {
         r"got function; for another Pyro model take MeanFieldGuide\(model, x, y\)",
     ),
     "a number as a model": (
-        lambda x, y: pb.fit_svi(3, guide, (x, y), optimizer=ADAM, num_epochs=1),
+        lambda x, y: pb.fit_svi(3, (x, y), guide, optimizer=ADAM, num_epochs=1),
         "`model` must be a module or a function, got int; pass a Pyro model",
     ),
     "a class as a guide": (
-        lambda x, y: pb.fit_svi(line, AutoNormal, (x, y), optimizer=ADAM, num_epochs=1),
+        lambda x, y: pb.fit_svi(line, (x, y), AutoNormal, optimizer=ADAM, num_epochs=1),
         r"`guide` must be an instance, got the class; pass `AutoNormal\(model\)`",
     ),
     "predict without a value": (
@@ -215,7 +215,7 @@ def test_a_parameter_that_comes_late_is_refused(data):
     x, y = data
     batches = [(x, y), (x[:20], y[:20])]
     with pytest.raises(ValueError, match="must run at the first call, got a new one of `late`"):
-        pb.fit_svi(late, guide, batches, optimizer=ADAM, num_epochs=1)
+        pb.fit_svi(late, batches, guide, optimizer=ADAM, num_epochs=1)
 
 
 def test_a_prediction_of_values_can_be_shown_cut_and_tabled(data):

@@ -59,7 +59,7 @@ CASES = [(name, model) for name in GUIDES for model in (grouped, subsampled) if 
 def test_plates_are_not_variables(name, model):
     """The draws have the latent variables alone, also if Pyro's sites of the plates are in the guide's trace."""
     guide = GUIDES[name](model)
-    posterior = pb.fit_svi(model, guide, (T, GROUP, Y), optimizer=ADAM, num_epochs=20, seed=0)
+    posterior = pb.fit_svi(model, (T, GROUP, Y), guide, optimizer=ADAM, num_epochs=20, seed=0)
     (draw,) = posterior.draws(1, T, GROUP)
     assert {site: tuple(value.shape) for site, value in draw.items()} == {"level": (4,), "slope": ()}
     prediction = pb.predict(model, posterior, (T, GROUP), y=Y, num_samples=300, seed=1)
@@ -70,7 +70,7 @@ def test_plates_are_not_variables(name, model):
 
 def test_stacked_draws_have_no_plates():
     guide = autoguide.AutoNormal(grouped)
-    posterior = pb.fit_svi(grouped, guide, (T, GROUP, Y), optimizer=ADAM, num_epochs=1, seed=0)
+    posterior = pb.fit_svi(grouped, (T, GROUP, Y), guide, optimizer=ADAM, num_epochs=1, seed=0)
     assert posterior.sample(3).keys() == {"level", "slope"}
 
 

@@ -151,7 +151,7 @@ def test_predictions_agree_with_pyros_predictive():
     """Within Monte Carlo error; a model with half of the noise does not agree."""
     model, num_draws = model_of(NUMBERS["normal"][0]), 300
     guide = AutoNormal(model)
-    pb.fit_svi(model, guide, (X, X), optimizer=ADAM, num_epochs=50, seed=0)
+    pb.fit_svi(model, (X, X), guide, optimizer=ADAM, num_epochs=50, seed=0)
     torch.manual_seed(0)
     draws = Predictive(model, guide=guide, num_samples=num_draws)(X)["obs"]
 
@@ -308,7 +308,7 @@ def test_a_module_gets_its_parameters_back_with_a_guide(kind, tmp_path):
         return guide
 
     model = Learned()
-    posterior = pb.fit_svi(model, made(model), (X, X), optimizer=ADAM, num_epochs=20, seed=0)
+    posterior = pb.fit_svi(model, (X, X), made(model), optimizer=ADAM, num_epochs=20, seed=0)
     assert float(model.scale.detach()) != 1
     pb.save_posterior(posterior, tmp_path / "file", model, data=(X, X))
     again = Learned()

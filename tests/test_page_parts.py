@@ -115,7 +115,7 @@ def test_each_line_of_the_lists_of_scripts_begins_with_a_link():
         ("scale_maps.Precision()", ["scale_maps.", "Precision()"]),
         ("HeteroscedasticGaussianLikelihood", ["Heteroscedastic", "Gaussian", "Likelihood"]),
         ("expected_calibration_error", ["expected_", "calibration_", "error"]),
-        ("max_epochs=20", ["max_epochs=20"]),
+        ("num_epochs=20", ["num_epochs=20"]),
     ],
 )
 def test_code_in_a_cell_breaks_where_a_reader_expects_it(code, parts):

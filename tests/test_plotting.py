@@ -18,7 +18,7 @@ from .cases import small_model
 def history():
     model, x, y = small_model(num_data=6)
     optimizer = functools.partial(torch.optim.Adam, lr=0.01)
-    return pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=optimizer, num_epochs=4, seed=0).history
+    return pb.fit_svi(model, (x, y), pb.MeanFieldGuide(model), optimizer=optimizer, num_epochs=4, seed=0).history
 
 
 def test_loss_curves_show_what_was_recorded(history):

@@ -101,7 +101,7 @@ def test_the_file_holds_no_training_data(tmp_path):
         torch.manual_seed(0)
         model, *_ = small_model(likelihood="gaussian-fixed", num_data=num_data)
         data = torch.randn(num_data, 4), torch.randn(num_data, 2)
-        posterior = quietly(pb.fit_laplace, model, data, max_iterations=3)
+        posterior = quietly(pb.fit_laplace, model, data, max_iter=3)
         pb.save_posterior(posterior, tmp_path / "file", model)
         sizes.append((tmp_path / "file").stat().st_size)
     assert abs(sizes[0] - sizes[1]) < 800

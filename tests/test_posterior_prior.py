@@ -64,7 +64,7 @@ def test_a_fit_finds_the_posterior_under_it():
     model = model_of(20, first.as_prior())
     guide = pb.MeanFieldGuide(model)
     options = {"elbo": TraceMeanField_ELBO(), "estimator": pb.LocalReparameterization(), "num_epochs": 800, "seed": 0}
-    posterior = pb.fit_svi(model, guide, (x[20:], y[20:]), optimizer=ADAM, **options)
+    posterior = pb.fit_svi(model, (x[20:], y[20:]), guide, optimizer=ADAM, **options)
     loc, scale = exact(x, y, 1.0)
     assert posterior.history.path == "direct"
     assert abs(float(posterior.median()["net.weight"]) - loc) < 0.2 * scale

@@ -183,7 +183,7 @@ def test_every_guide_of_pyros_predicts_with_what_it_learned(autoguide):
     model, _, _ = small_model(num_data=60, prior=pb.NormalPrior(3.0))
     guide = autoguide(model)
     posterior = pb.fit_svi(
-        model, guide, (x, y), optimizer=lambda p: torch.optim.Adam(p, lr=0.1), num_epochs=150, seed=0
+        model, (x, y), guide, optimizer=lambda p: torch.optim.Adam(p, lr=0.1), num_epochs=150, seed=0
     )
     nll = pb.predict(model, posterior, x, y=y, num_samples=50, seed=0).nll
     assert nll == pb.predict(model, guide, x, y=y, num_samples=50, seed=0).nll

@@ -109,7 +109,7 @@ def test_frozen_means_do_not_move_and_scales_do(path, estimator):
         if path == "pyro":
             guide.register_forward_hook(lambda *_: None)
         before = {name: value.clone() for name, value in guide.state_dict().items()}
-        history = pb.fit_svi(model, guide, (x, y), optimizer=optimizer, num_epochs=5, estimator=estimator).history
+        history = pb.fit_svi(model, (x, y), guide, optimizer=optimizer, num_epochs=5, estimator=estimator).history
         assert history.path.startswith(path)
         for name, value in guide.state_dict().items():
             assert torch.equal(value, before[name]) == (name.startswith("loc.") and not is_learned), name
@@ -120,7 +120,7 @@ def test_natural_gradient_does_not_move_frozen_means_silently():
     model, x, y = small()
     guide = FROZEN(model, scale_map=pb.scale_maps.Precision())
     with pytest.raises(ValueError, match="updates all parameters of a guide, got a guide with frozen ones"):
-        pb.fit_svi(model, guide, (x, y), optimizer=pb.optim.natural_gradient(lr=0.1), num_epochs=1)
+        pb.fit_svi(model, (x, y), guide, optimizer=pb.optim.natural_gradient(lr=0.1), num_epochs=1)
 
 
 @pytest.mark.uses_param_store
@@ -235,11 +235,11 @@ def test_scales_stay_below_the_cap_in_a_fit_by_either_path_and_come_down_from_it
     for scale_map, is_below in ((Capped(CAP), True), (Softplus(), False)):
         guide = pb.MeanFieldGuide(model, scale_map=scale_map)
         options = {"optimizer": functools.partial(torch.optim.Adam, lr=0.5), "elbo": elbo(), "seed": 0}
-        pb.fit_svi(model, guide, (x, y), num_epochs=40, kl_weight=30.0, **options)  # the prior's scale is above the cap
+        pb.fit_svi(model, (x, y), guide, num_epochs=40, kl_weight=30.0, **options)  # the prior's scale is above the cap
         assert (max(float(scale.max()) for scale in guide.scales().values()) <= CAP) == is_below
     narrow, x, y = small(prior=pb.NormalPrior(0.02))
     guide = make(narrow)
-    pb.fit_svi(narrow, guide, (x, y), optimizer=ADAM, num_epochs=150, kl_weight=30.0, elbo=elbo(), seed=0)
+    pb.fit_svi(narrow, (x, y), guide, optimizer=ADAM, num_epochs=150, kl_weight=30.0, elbo=elbo(), seed=0)
     assert float(guide.scales()["net.0.weight"].mean()) < 0.4 * CAP
 
 
@@ -262,7 +262,7 @@ def test_the_divergence_of_a_capped_guide_is_that_of_its_gaussians():
 def test_a_file_holds_the_cap_and_what_is_frozen(tmp_path):
     model, x, y = small(prior=pb.NetworkNormalPrior(0.5))
     guide = pb.MeanFieldGuide(model, scale_map=Capped(CAP), learn_locations=False)
-    posterior = pb.fit_svi(model, guide, (x, y), optimizer=ADAM, num_epochs=2, seed=0)
+    posterior = pb.fit_svi(model, (x, y), guide, optimizer=ADAM, num_epochs=2, seed=0)
     pb.save_posterior(posterior, tmp_path / "fit.pt", model)
     loaded = pb.load_posterior(tmp_path / "fit.pt", model).guide
     assert loaded.scale_map == Capped(CAP)
@@ -280,7 +280,7 @@ def test_a_file_holds_the_cap_and_what_is_frozen(tmp_path):
 @pytest.mark.parametrize("is_pruned", [False, True])
 def test_a_file_holds_the_means_of_a_prior_around_the_network(tmp_path, is_pruned):
     model, x, y = small(prior=pb.NetworkNormalPrior(0.5))
-    posterior = pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=ADAM, num_epochs=2, seed=0)
+    posterior = pb.fit_svi(model, (x, y), pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=2, seed=0)
     if is_pruned:
         posterior = pb.pruning.prune(posterior, fraction=0.4)
     pb.save_posterior(posterior, tmp_path / "fit", model)

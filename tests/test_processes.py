@@ -203,8 +203,8 @@ def test_options_of_the_direct_path_are_refused_elsewhere():
         ):
             pb.fit_svi(
                 model,
-                guide,
                 rank_programs.rows(),
+                guide,
                 optimizer=rank_programs.ADAM,
                 num_epochs=1,
                 execution=pb.Execution(**option),

@@ -59,7 +59,7 @@ def test_a_terminal_shows_epoch_elbo_and_time_from_the_beginning(shown_on):
     written = shown_on(Terminal)
     model, x, y = small_model(num_data=6)
     adam = functools.partial(torch.optim.Adam, lr=1e-2)
-    pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=adam, num_epochs=3, progress=True, seed=0)
+    pb.fit_svi(model, (x, y), pb.MeanFieldGuide(model), optimizer=adam, num_epochs=3, progress=True, seed=0)
     shown = [LINE.fullmatch(line) for line in written.getvalue().strip().split("\r") if line.strip()]
     assert all(shown), written.getvalue()
     assert shown[0].group(1) == "0"
@@ -96,7 +96,7 @@ def test_the_time_left_of_a_fit_that_may_end_early_is_a_bound(shown_on):
     adam = functools.partial(torch.optim.Adam, lr=1e-2)
     ends = [lambda history: len(history.epochs) == 2]
     pb.fit_svi(
-        model, pb.MeanFieldGuide(model), (x, y), optimizer=adam, num_epochs=9, callbacks=ends, progress=True, seed=0
+        model, (x, y), pb.MeanFieldGuide(model), optimizer=adam, num_epochs=9, callbacks=ends, progress=True, seed=0
     )
     assert re.search(r"epoch 2/9 .* 00:0\d, at most 00:\d\d left", written.getvalue())
 
@@ -183,10 +183,10 @@ def test_fits_leave_the_choice_to_the_bar(shown_on, monkeypatch):
     monkeypatch.setattr(progress, "DELAY", 0.0)
     model, x, y = small_model(num_data=6)
     adam = functools.partial(torch.optim.Adam, lr=1e-2)
-    pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=adam, num_epochs=2, seed=0)
+    pb.fit_svi(model, (x, y), pb.MeanFieldGuide(model), optimizer=adam, num_epochs=2, seed=0)
     assert "epoch 2/2" in written.getvalue()
     written = shown_on(Terminal)
-    pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=adam, num_epochs=2, progress=False, seed=0)
+    pb.fit_svi(model, (x, y), pb.MeanFieldGuide(model), optimizer=adam, num_epochs=2, progress=False, seed=0)
     assert not written.getvalue()
 
 

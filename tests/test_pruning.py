@@ -232,7 +232,7 @@ def test_further_training_leaves_them_at_zero_and_moves_the_others(elbo, estimat
     pruned = pruning.prune(scattered(model), fraction=0.5)
     before = pruned.median()
     options = {"optimizer": optimizer, "elbo": elbo(), "estimator": PLAIN_OR_ESTIMATOR[estimator]}
-    posterior = pb.fit_svi(model, pruned.guide, (x, y), num_epochs=5, **options)
+    posterior = pb.fit_svi(model, (x, y), pruned.guide, num_epochs=5, **options)
     masks = masks_of(posterior.guide)
     assert sum(int((~mask).sum()) for mask in masks.values()) == 22
     assert not removed(posterior.sample(5) | {s: posterior.sample(1)[s][0] for s in SITES}, masks).any()

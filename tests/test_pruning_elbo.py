@@ -60,11 +60,11 @@ def test_what_is_removed_has_no_divergence(prior):
         dist.Normal(guide.locations()[site][keep], guide.scales()[site][keep]) for site, keep in masks_of(guide).items()
     ]
     if prior != "mixture":
-        fit = pb.fit_svi(model, guide, (x, y), optimizer=ADAM, num_epochs=1, elbo=TraceMeanField_ELBO())
+        fit = pb.fit_svi(model, (x, y), guide, optimizer=ADAM, num_epochs=1, elbo=TraceMeanField_ELBO())
         assert_identical(fit.history.kl[0], sum(kl_divergence(q, SCALARS[prior]()).sum() for q in gaussians))
         return
     frozen = functools.partial(torch.optim.SGD, lr=0.0)
-    ours = torch.tensor(pb.fit_svi(model, guide, (x, y), optimizer=frozen, num_epochs=4000).history.kl)
+    ours = torch.tensor(pb.fit_svi(model, (x, y), guide, optimizer=frozen, num_epochs=4000).history.kl)
     theirs = torch.stack([monte_carlo_divergence(gaussians, SCALARS[prior]()) for _ in range(4000)])
     error = (ours.var() / len(ours) + theirs.var() / len(theirs)).sqrt()
     assert abs(ours.mean() - theirs.mean()) < STANDARD_ERRORS * error
@@ -96,7 +96,7 @@ def test_the_divergence_keeps_its_digits_in_single_precision(prior_scale):
     guide = pruning.prune(pb.MeanFieldGuide(model, init=pb.NetworkInit(0.5 * prior_scale)), fraction=0.99).guide
     data = torch.randn(8, 30).float(), torch.randn(8, 1).float()
     frozen = functools.partial(torch.optim.SGD, lr=0.0)
-    fit = pb.fit_svi(model, guide, data, optimizer=frozen, num_epochs=1, elbo=TraceMeanField_ELBO())
+    fit = pb.fit_svi(model, data, guide, optimizer=frozen, num_epochs=1, elbo=TraceMeanField_ELBO())
     expected = sum(
         kl_divergence(
             dist.Normal(guide.locations()[site][keep].double(), guide.scales()[site][keep].double()),
@@ -117,7 +117,7 @@ def test_what_stood_in_the_place_of_a_removed_scale_does_no_harm(monkeypatch):
     for path in ("direct", "pyro"):
         if path == "pyro":
             forbid_direct(monkeypatch)
-        fit = pb.fit_svi(model, copy.deepcopy(guide), (x, y), optimizer=ADAM, num_epochs=2)
+        fit = pb.fit_svi(model, (x, y), copy.deepcopy(guide), optimizer=ADAM, num_epochs=2)
         assert all(map(math.isfinite, fit.history.elbo))
 
 
@@ -126,7 +126,7 @@ def test_an_estimator_needs_the_direct_path_and_says_what_closes_it():
     guide = pruning.prune(scattered(model), fraction=0.5).guide
     guide.rho.get_parameter("net.0.bias").register_hook(lambda gradient: gradient)
     with pytest.raises(ValueError, match="impossible because parameters of the guide have hooks; leave"):
-        pb.fit_svi(model, guide, (x, y), optimizer=ADAM, num_epochs=1, estimator=pb.Flipout())
+        pb.fit_svi(model, (x, y), guide, optimizer=ADAM, num_epochs=1, estimator=pb.Flipout())
 
 
 def test_an_estimator_in_a_loop_of_your_own_is_refused():

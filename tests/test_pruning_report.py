@@ -16,7 +16,7 @@ from .tolerances import assert_identical
 
 def trained(likelihood="categorical"):
     model, x, y = small_model(likelihood=likelihood, num_data=6)
-    return model, pb.fit_svi(model, scattered(model), (x, y), optimizer=ADAM, num_epochs=50, seed=0), x, y
+    return model, pb.fit_svi(model, (x, y), scattered(model), optimizer=ADAM, num_epochs=50, seed=0), x, y
 
 
 @pytest.mark.parametrize("likelihood", ["categorical", "bernoulli", "gaussian-fixed", "heteroscedastic"])

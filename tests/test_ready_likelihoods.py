@@ -191,7 +191,7 @@ def fitted(likelihood, x, y, num_epochs=400):
     net = nn.Linear(x.shape[1], likelihood.num_outputs(1))
     model = pb.BayesianModel(net, prior=dist.Normal(0.0, 10.0), likelihood=likelihood, num_data=len(x))
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.05))
-    posterior = pb.fit_svi(model, guide, (x, y), optimizer=ADAM, num_epochs=num_epochs, seed=0)
+    posterior = pb.fit_svi(model, (x, y), guide, optimizer=ADAM, num_epochs=num_epochs, seed=0)
     return model, posterior
 
 

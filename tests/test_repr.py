@@ -28,7 +28,7 @@ def fitted(num_epochs=3):
     model, x, y = small_model(num_data=6)
     guide = pb.MeanFieldGuide(model)
     adam = functools.partial(torch.optim.Adam, lr=1e-2)
-    return model, x, pb.fit_svi(model, guide, (x, y), optimizer=adam, num_epochs=num_epochs, seed=0)
+    return model, x, pb.fit_svi(model, (x, y), guide, optimizer=adam, num_epochs=num_epochs, seed=0)
 
 
 def chains(message="four chains."):
@@ -67,7 +67,7 @@ def objects():
         "function": pb.GuidePosterior(lambda *_: None),
         "ensemble": pb.EnsemblePosterior([posterior, posterior]),
         "ensemble of ensembles": pb.EnsemblePosterior([pb.EnsemblePosterior([posterior] * 2)] * 3),
-        "Laplace": quietly(pb.fit_laplace, gaussian, (x_gaussian, y_gaussian), max_iterations=3),
+        "Laplace": quietly(pb.fit_laplace, gaussian, (x_gaussian, y_gaussian), max_iter=3),
         "chains": chains("R-hat is 1.3.\n" * 30),
         "history": posterior.history,
         "long history": fitted(num_epochs=40)[2].history,

@@ -83,7 +83,7 @@ def test_its_weights_are_random_and_its_batch_normalisation_is_not():
     guide = pb.MeanFieldGuide(model)
     x, y = torch.randn(num_data, 3, 8, 8), torch.arange(num_data) % 10
     before = {name: value.detach().clone() for name, value in learned.items()}
-    posterior = pb.fit_svi(model, guide, (x, y), optimizer=torch.optim.Adam, num_epochs=2, batch_size=6)
+    posterior = pb.fit_svi(model, (x, y), guide, optimizer=torch.optim.Adam, num_epochs=2, batch_size=6)
     for name, value in model.named_parameters():
         assert not torch.equal(value, before[name])
     assert int(model.network.get_buffer("norm.num_batches_tracked")) == 4

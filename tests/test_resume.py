@@ -145,7 +145,7 @@ def run(case, **options):
     made = case.pop("data", None)
     data, batch_size = (made(), None) if made else (tensors(), 5)
     case = {"optimizer": ADAM, "batch_size": batch_size, "callbacks": callbacks, "seed": 5, **case}
-    posterior = pb.fit_svi(model, guide, data, **{"num_epochs": NUM_EPOCHS, **case, **options})
+    posterior = pb.fit_svi(model, data, guide, **{"num_epochs": NUM_EPOCHS, **case, **options})
     learned = {f"{name}.{key}": v for name, m in (("m", model), ("g", guide)) for key, v in m.state_dict().items()}
     history = posterior.history.to_dict()
     for record in history["epochs"]:
@@ -242,7 +242,7 @@ def test_a_checkpoint_of_another_fit_is_refused(other, sentence, tmp_path):
     data = options.pop("data", tensors)()
     before = [value.clone() for value in guide.state_dict().values()]
     with pytest.raises(ValueError, match=sentence):
-        pb.fit_svi(model, guide, data, resume=path, **options)
+        pb.fit_svi(model, data, guide, resume=path, **options)
     assert all(map(torch.equal, before, guide.state_dict().values()))
 
 
@@ -289,8 +289,8 @@ def test_a_checkpoint_of_another_prior_is_refused(tmp_path):
     ):
         pb.fit_svi(
             model,
-            pb.MeanFieldGuide(model),
             tensors(),
+            pb.MeanFieldGuide(model),
             optimizer=ADAM,
             batch_size=5,
             num_epochs=NUM_EPOCHS,

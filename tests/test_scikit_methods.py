@@ -105,8 +105,8 @@ def test_neighbouring_seeds_of_ensembles_share_no_member():
 
 @pytest.mark.parametrize("estimator", [pb.BNNRegressor, pb.BNNClassifier])
 def test_an_unknown_setting_is_said_to_be_one_of_the_estimator(estimator):
-    with pytest.raises(TypeError, match=rf"{estimator.__name__}.*`max_epochs`; did you mean `max_iter`"):
-        estimator(max_epochs=2)
+    with pytest.raises(TypeError, match=rf"{estimator.__name__}.*`num_epochs`; did you mean `max_iter`"):
+        estimator(num_epochs=2)
 
 
 # --- data in parts, sparse data, weights of classes, several labels ---------------------------------------------------
@@ -308,13 +308,13 @@ def test_a_fit_that_did_not_converge_warns_with_a_remedy():
         regressor = pb.BNNRegressor(**{**SHORT, "max_iter": 5}).fit(*curve(20))
     assert "\nRaise `max_iter`, or" in regressor.status_
     assert repr(regressor.status_) == regressor.status_  # in a notebook, lines and no quotes
-    assert "max_epochs" not in regressor.status_
-    assert "`max_epochs`" in str(regressor.posterior_.status)  # as :func:`fit` says it
+    assert "num_epochs" not in regressor.status_
+    assert "`num_epochs`" in str(regressor.posterior_.status)  # as :func:`fit` says it
     ensemble = {"method": "ensemble", "num_members": 2, "max_iter": 5}
     with pytest.warns(UserWarning, match="2 of 2 members .* Raise `max_iter`") as found:
         pb.BNNRegressor(**SHORT | ensemble).fit(*curve(20))
     assert str(found[0].message).count("Raise") == 1
-    assert "max_epochs" not in str(found[0].message)
+    assert "num_epochs" not in str(found[0].message)
     with pytest.warns(UserWarning, match="R-hat") as found:
         pb.BNNRegressor(method="nuts", max_iter=5, num_chains=2).fit(*curve(20))
     assert len(found) == 1

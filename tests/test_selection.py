@@ -79,7 +79,7 @@ def test_rules_select_and_the_rest_learns(rules, random):
     assert {name for name, _ in model.named_parameters()} == learned
     adam = lambda parameters: torch.optim.Adam(parameters, lr=0.01)  # noqa: E731
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    pb.fit_svi(model, guide, (torch.randn(20, 4), torch.randn(20, 3)), optimizer=adam, num_epochs=1)
+    pb.fit_svi(model, (torch.randn(20, 4), torch.randn(20, 3)), guide, optimizer=adam, num_epochs=1)
     assert all(not torch.equal(value, before[name]) for name, value in model.named_parameters())
 
 

@@ -56,7 +56,7 @@ def test_fits_and_predictions_in_batches(kind, batch_size, path):
         model, x, y, everywhere = problem(kind, of=of)
         guide = pb.MeanFieldGuide(model)
         options = {"optimizer": ADAM, "num_epochs": 3, "batch_size": batch_size, "seed": 1}
-        posterior = pb.fit_svi(model, guide, (x, y), **options)
+        posterior = pb.fit_svi(model, (x, y), guide, **options)
         assert posterior.history.path.startswith(path)
         whole = pb.predict(model, posterior, everywhere, num_samples=5, seed=2)
         parts = pb.predict(model, posterior, everywhere, num_samples=5, seed=2, batch_size=4)
@@ -154,15 +154,15 @@ def test_kronecker_factors_of_all_layers_are_refused():
 
 MORE_FITS = {
     "in parts": lambda model, data: pb.fit_svi(
-        model, pb.MeanFieldGuide(model), data, optimizer=ADAM, num_epochs=3, execution=pb.Execution(num_parts=2), seed=1
+        model, data, pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=3, execution=pb.Execution(num_parts=2), seed=1
     ),
     "by Pyro's guide": lambda model, data: pb.fit_svi(
-        model, pb.auto_guide(AutoNormal, model), data, optimizer=ADAM, num_epochs=3, batch_size=4, seed=1
+        model, data, pb.auto_guide(AutoNormal, model), optimizer=ADAM, num_epochs=3, batch_size=4, seed=1
     ),
     "natural gradients": lambda model, data: pb.fit_svi(
         model,
-        pb.MeanFieldGuide(model, scale_map=Precision()),
         data,
+        pb.MeanFieldGuide(model, scale_map=Precision()),
         optimizer=pb.optim.natural_gradient(lr=0.1),
         num_epochs=3,
         seed=1,
@@ -170,7 +170,7 @@ MORE_FITS = {
     "stochastic gradients": lambda model, data: pb.fit_sgmcmc(
         model, data, sampler=pb.SGLD(lr=1e-3), num_epochs=12, num_samples=10, batch_size=4, seed=1
     ),
-    "by default": lambda model, data: pb.fit(model, data, max_epochs=20, seed=1),
+    "by default": lambda model, data: pb.fit(model, data, num_epochs=20, seed=1),
 }
 
 
@@ -193,7 +193,7 @@ def batches(kind, of=None):
 def test_loaders_give_the_shared_inputs_in_each_batch():
     def results(kind):
         model, x, y, _ = problem(kind)
-        posterior = pb.fit_svi(model, pb.MeanFieldGuide(model), batches(kind), optimizer=ADAM, num_epochs=2, seed=1)
+        posterior = pb.fit_svi(model, batches(kind), pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=2, seed=1)
         prediction = pb.predict(model, posterior, batches(kind), num_samples=5, seed=2)
         assert len(prediction) == ROWS
         whole = pb.predict(model, posterior, x, y=y, num_samples=5, seed=2)
@@ -213,8 +213,8 @@ def test_a_data_loader_with_a_collate_function():
     options = {"optimizer": ADAM, "num_epochs": 2, "seed": 1}
     rows = TensorDataset(nodes, y)
     loader = DataLoader(rows, batch_size=4, collate_fn=collate, generator=torch.Generator().manual_seed(0))
-    found = pb.fit_svi(model, pb.MeanFieldGuide(model), loader, **options)
-    expected = pb.fit_svi(model, pb.MeanFieldGuide(model), batches(Graph), **options)
+    found = pb.fit_svi(model, loader, pb.MeanFieldGuide(model), **options)
+    expected = pb.fit_svi(model, batches(Graph), pb.MeanFieldGuide(model), **options)
     check_same(found.history.elbo, expected.history.elbo)
 
 
@@ -224,13 +224,13 @@ def test_all_rows_of_a_loader_need_the_same_shared_inputs():
     mixed = [*batches(Graph)[:1], *batches(Graph, graph(seed=6))[1:]]
     with pytest.raises(ValueError, match=r"shared input `x\[1\]` must be the same in all batches"):
         pb.fit_laplace(model, mixed)
-    pb.fit_svi(model, pb.MeanFieldGuide(model), mixed, optimizer=ADAM, num_epochs=1)  # samples of a large graph
+    pb.fit_svi(model, mixed, pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=1)  # samples of a large graph
 
 
 def test_files(tmp_path):
     model, x, y, everywhere = problem(Graph)
     options = {"optimizer": ADAM, "num_epochs": 2, "seed": 1, "batch_size": 4}
-    posterior = pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), **options, checkpoint=tmp_path / "fit.pt")
+    posterior = pb.fit_svi(model, (x, y), pb.MeanFieldGuide(model), **options, checkpoint=tmp_path / "fit.pt")
     pb.save_posterior(posterior, tmp_path / "saved.pt", model)
     other, *_ = problem(Graph)
     loaded = pb.load_posterior(tmp_path / "saved.pt", other)
@@ -239,8 +239,8 @@ def test_files(tmp_path):
     _, elsewhere, *_ = problem(Graph, of=graph(seed=6))
     again = pb.MeanFieldGuide(other)
     with pytest.raises(ValueError, match="data"):  # the same rows of another graph
-        pb.fit_svi(other, again, (elsewhere, y), **options | {"num_epochs": 3}, resume=tmp_path / "fit.pt")
-    pb.fit_svi(other, again, (x, y), **options | {"num_epochs": 3}, resume=tmp_path / "fit.pt")
+        pb.fit_svi(other, (elsewhere, y), again, **options | {"num_epochs": 3}, resume=tmp_path / "fit.pt")
+    pb.fit_svi(other, (x, y), again, **options | {"num_epochs": 3}, resume=tmp_path / "fit.pt")
 
 
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")

@@ -43,7 +43,7 @@ def test_arguments_of_a_pyro_model(batch_size, first):
 
     def results(model, x):
         guide, options = AutoNormal(model), {"optimizer": ADAM, "num_epochs": 2, "seed": 1, "batch_size": batch_size}
-        posterior = pb.fit_svi(model, guide, (*x, y), **options)
+        posterior = pb.fit_svi(model, (*x, y), guide, **options)
         chains = pb.fit_nuts(model, (*x, y), num_samples=20, num_warmup=5, num_chains=1, seed=0)
         predictions = [pb.predict(model, p, x, num_samples=5, seed=2).mean for p in (posterior, chains)]
         return [posterior.history.elbo[-1], *predictions]
@@ -55,7 +55,7 @@ def test_arguments_of_a_pyro_model(batch_size, first):
 
 
 def fit(model, x, y, **options):
-    return pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=ADAM, num_epochs=1, **options)
+    return pb.fit_svi(model, (x, y), pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=1, **options)
 
 
 REFUSED = {

@@ -80,8 +80,8 @@ def assert_same_fits(model, data, **options):
     members = starts(model)
     stacked = stacked_model(model, [guide.median() for _, guide in members])
     options = {"optimizer": FUSED, "num_epochs": 5, "batch_size": 8, "seed": 1, **options}
-    together = pb.fit_svi(stacked, pb.DeltaGuide(stacked), data, **options)
-    apart = [pb.fit_svi(member, guide, data, **options) for member, guide in members]
+    together = pb.fit_svi(stacked, data, pb.DeltaGuide(stacked), **options)
+    apart = [pb.fit_svi(member, data, guide, **options) for member, guide in members]
     assert together.history.path == "direct"
     for name, values in together.median().items():
         expected = [posterior.median()[site_of_member(name)] for posterior in apart]

@@ -150,7 +150,7 @@ def test_the_seed_reaches_a_guide_that_sets_itself_up_on_first_call():
         model, x, y = whole()
         guide = AutoNormal(model, init_loc_fn=init_to_uniform)
         freeze = functools.partial(torch.optim.SGD, lr=0.0)
-        pb.fit_svi(model, guide, (x, y), optimizer=freeze, num_epochs=1, seed=seed)
+        pb.fit_svi(model, (x, y), guide, optimizer=freeze, num_epochs=1, seed=seed)
         starts.append(guide.median()["net.0.weight"])
     assert torch.equal(starts[0], starts[1])
     assert not torch.equal(starts[0], starts[2])

@@ -26,7 +26,7 @@ def test_a_loader_and_tensors_see_the_same_rows(path):
     freeze = functools.partial(torch.optim.SGD, lr=0.0)
     mean = {name: model.initial_value(name) for name in model.site_names}
     tiny = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=1e-9))
-    from_loader = pb.fit_svi(model, tiny, loader, optimizer=freeze, num_epochs=2, seed=0).history
+    from_loader = pb.fit_svi(model, loader, tiny, optimizer=freeze, num_epochs=2, seed=0).history
     exact = 6 * -pb.predict_point(model, mean, x, y=y).nll
     assert from_loader.expected_log_likelihood == [pytest.approx(exact, rel=1e-6)] * 2
     seen = []
@@ -149,7 +149,7 @@ def test_a_users_own_pyro_module_can_be_fitted():
 
     data = torch.full((50,), 3.0)
     guide = pb.MeanFieldGuide(Mean(), data)
-    pb.fit_svi(Mean(), guide, (data,), optimizer=functools.partial(torch.optim.Adam, lr=0.05), num_epochs=400, seed=0)
+    pb.fit_svi(Mean(), (data,), guide, optimizer=functools.partial(torch.optim.Adam, lr=0.05), num_epochs=400, seed=0)
     assert float(guide.median()["mu"]) == pytest.approx(150 / 50.01, abs=0.1)
     assert float(guide.scales()["mu"]) == pytest.approx(50.01**-0.5, rel=0.2)
 

@@ -59,7 +59,7 @@ def test_a_guide_that_draws_them_is_fitted(name):
     y = x @ torch.tensor([[1.0], [-2.0]])
     model = model_of(make())
     guide = AutoNormal(model, init_scale=0.05)
-    posterior = pb.fit_svi(model, guide, (x, y), optimizer=ADAM, num_epochs=300, seed=0)
+    posterior = pb.fit_svi(model, (x, y), guide, optimizer=ADAM, num_epochs=300, seed=0)
     assert site in guide(x)
     assert sum(posterior.history.elbo[-20:]) > sum(posterior.history.elbo[:20])
     assert pb.predict(model, posterior, x, y=y, num_samples=50, seed=0).score()["rmse"] < 0.5
@@ -70,7 +70,7 @@ def test_a_variable_of_another_network_is_still_refused():
     guide = AutoNormal(model_of(Declared()))
     guide(x, y)
     with pytest.raises(ValueError, match=r"made for another model: it also draws \['net.gain'\]"):
-        pb.fit_svi(model_of(Plain()), guide, (x, y), optimizer=ADAM, num_epochs=1)
+        pb.fit_svi(model_of(Plain()), (x, y), guide, optimizer=ADAM, num_epochs=1)
 
 
 class Plain(nn.Module):

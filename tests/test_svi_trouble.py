@@ -73,7 +73,7 @@ def test_an_objective_that_still_rises_is_reported_with_its_remedy(lr, num_epoch
     )
     guide, adam = pb.MeanFieldGuide(model), functools.partial(torch.optim.Adam, lr=lr)
     elbo = TraceMeanField_ELBO()
-    posterior = pb.fit_svi(model, guide, (x, 2 * x), optimizer=adam, num_epochs=num_epochs, elbo=elbo, seed=0)
+    posterior = pb.fit_svi(model, (x, 2 * x), guide, optimizer=adam, num_epochs=num_epochs, elbo=elbo, seed=0)
     assert ("but the objective still rises, by" in str(posterior.status)) == (label == "NOT OK: completed after")
     assert posterior.status.remedy == remedy
     assert label in repr(posterior)
@@ -119,7 +119,7 @@ def test_bad_arguments_are_named(change, message, path):
 def test_bad_loaders_are_named(make, message, path):
     model, x, y = whole()
     with pytest.raises(ValueError, match=message):
-        pb.fit_svi(model, pb.MeanFieldGuide(model), make(x, y), optimizer=ADAM, num_epochs=2)
+        pb.fit_svi(model, make(x, y), pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=2)
 
 
 def test_a_kl_weight_that_turns_negative_is_refused(path):
@@ -138,16 +138,16 @@ def test_elbos_must_be_instances_that_work(elbo):
 def test_a_loader_of_another_size_than_num_data_is_warned_about():
     model, x, y = small_model(num_data=7)
     with pytest.warns(UserWarning, match="`num_data` is 7 but an epoch has 12 rows"):
-        pb.fit_svi(model, pb.MeanFieldGuide(model), [(x, y), (x, y)], optimizer=ADAM, num_epochs=1)
+        pb.fit_svi(model, [(x, y), (x, y)], pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=1)
     model, x, y = small_model(num_data=100)
     with pytest.warns(UserWarning, match="`num_data` is 100 but an epoch has 6 rows") as caught:
-        pb.fit_svi(model, pb.MeanFieldGuide(model), [(x, y)], optimizer=ADAM, num_epochs=1)
+        pb.fit_svi(model, [(x, y)], pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=1)
     assert caught[0].filename == __file__
     model, x, y = small_model(num_data=7)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         loader = DataLoader(TensorDataset(x, y), batch_size=4, drop_last=True)  # drops less than a batch: no warning
-        pb.fit_svi(model, pb.MeanFieldGuide(model), loader, optimizer=ADAM, num_epochs=1)
+        pb.fit_svi(model, loader, pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=1)
 
 
 def test_stock_guides_are_refused_under_the_mean_field_elbo():

@@ -37,7 +37,7 @@ def fitted(*, num_epochs=12, more=(), **options):
     guide = pb.DeltaGuide(model)
     swag, path = pb.SWAG(guide, **options), Path(guide)
     fit = {"optimizer": functools.partial(torch.optim.SGD, lr=1e-3), "num_epochs": num_epochs, "batch_size": 6}
-    pb.fit_svi(model, guide, (x, y), **fit, callbacks=[swag, path, *more], seed=0)
+    pb.fit_svi(model, (x, y), guide, **fit, callbacks=[swag, path, *more], seed=0)
     return model, x, swag, path.points
 
 
@@ -110,10 +110,10 @@ def test_a_fit_that_goes_on_collects_the_same(tmp_path):
     options = {"optimizer": functools.partial(torch.optim.SGD, lr=1e-3), "num_epochs": 12, "batch_size": 6, "seed": 0}
     where = {"checkpoint": pb.Checkpoint(tmp_path / "file", minutes=0)}
     with pytest.raises(KeyboardInterrupt):
-        pb.fit_svi(model, guide, (x, y), **options, **where, callbacks=[pb.SWAG(guide, rank=3), stop])
+        pb.fit_svi(model, (x, y), guide, **options, **where, callbacks=[pb.SWAG(guide, rank=3), stop])
     swag = pb.SWAG(guide, rank=3)
     pb.fit_svi(
-        model, guide, (x, y), **options, **where, resume=tmp_path / "file", callbacks=[swag, lambda history: None]
+        model, (x, y), guide, **options, **where, resume=tmp_path / "file", callbacks=[swag, lambda history: None]
     )
     for name, value in whole.posterior(model).guide.state_dict().items():
         assert torch.equal(value, swag.posterior(model).guide.state_dict()[name])

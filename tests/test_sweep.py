@@ -81,7 +81,7 @@ class Pool:
             "model": self.model, "guide": self.guide, "posterior": self.posterior, "x": self.x, "y": self.y,
             "data": (self.x, self.y), "net": net, "prior": pb.NormalPrior(), "likelihood": pb.GaussianLikelihood(1.0),
             "num_data": 6, "optimizer": functools.partial(torch.optim.Adam, lr=1e-2), "num_epochs": 1,
-            "num_samples": 2, "num_draws": 2, "num_warmup": 2, "num_chains": 1, "max_epochs": 1, "max_tree_depth": 2,
+            "num_samples": 2, "num_warmup": 2, "num_chains": 1, "max_tree_depth": 2,
             "rank": 2, "lr": 1e-3, "path": self.path,
             "scale": 1.0, "loc": 0.0, "scales": (0.1, 0.2), "sampler": pb.SGLD(lr=1e-4),
             "posteriors": [self.posterior, self.posterior], "probs": probs, "values": self.guide.median(),
@@ -100,7 +100,7 @@ class Pool:
         return self.by_callable.get((name, parameter), self.by_name.get(parameter, inspect.Parameter.empty))
 
 
-SHORT = {"num_epochs", "num_samples", "num_draws", "num_warmup", "num_chains", "max_epochs", "max_tree_depth"}
+SHORT = {"num_epochs", "num_samples", "num_warmup", "num_chains", "max_tree_depth"}
 """Arguments that are always given, so that a call is short."""
 
 MADE_BY_FITS = {"GaussNewtonPosterior", "LaplacePosterior", "MCMCPosterior", "PinnedPosterior", "NaturalGradient"}
@@ -148,8 +148,8 @@ def is_endless(value, what):
 
 
 ENDLESS = {
-    "num_epochs", "max_epochs", "num_warmup", "max_iterations", "num_parts", "num_cycles", "max_tree_depth",
-    "max_steps", "steps_per_draw", "num_steps", "num_samples", "num_draws", "num_chains", "rows", "columns",
+    "num_epochs", "num_warmup", "max_iter", "num_parts", "num_cycles", "max_tree_depth",
+    "max_steps", "steps_per_draw", "num_steps", "num_samples", "num_chains", "rows", "columns",
     "num_members", "num_components", "rank", "num_classes", "in_channels", "width", "every", "start",
     "num_scales", "size",
 }  # fmt: skip
@@ -185,7 +185,7 @@ def use(made, pool):
 def fit(model, pool, **options):
     optimizer = functools.partial(torch.optim.Adam, lr=1e-2)
     return pb.fit_svi(
-        model, pb.MeanFieldGuide(model), (pool.x, pool.y), **{"optimizer": optimizer, "num_epochs": 1, **options}
+        model, (pool.x, pool.y), pb.MeanFieldGuide(model), **{"optimizer": optimizer, "num_epochs": 1, **options}
     )
 
 

@@ -237,7 +237,7 @@ def test_a_fit_takes_a_loader_of_weighted_targets_in_single_precision():
     model = make_model(likelihood, 3).float()
     loader = DataLoader(TensorDataset(x.float(), y), batch_size=3)
     adam = functools.partial(torch.optim.Adam, lr=0.01)
-    posterior = pb.fit_svi(model, pb.MeanFieldGuide(model), loader, optimizer=adam, num_epochs=2, seed=0)
+    posterior = pb.fit_svi(model, loader, pb.MeanFieldGuide(model), optimizer=adam, num_epochs=2, seed=0)
     assert posterior.history.path == "direct"
 
 

@@ -157,7 +157,7 @@ posterior = pb.fit(
     method="ensemble",
     guide=guide,
     optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-5),
-    max_epochs=int(sys.argv[1]),
+    num_epochs=int(sys.argv[1]),
     num_members=4,
     num_workers=2,
     seed=0,

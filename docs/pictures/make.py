@@ -81,8 +81,8 @@ def fitted(model: pb.BayesianModel, x: Tensor, y: Tensor, num_epochs: int, kl_we
     cosine = functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs)
     return pb.fit_svi(
         model,
-        pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.05)),
         (x, y),
+        pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.05)),
         optimizer=pb.optim.scheduled(adam, cosine),
         num_epochs=num_epochs,
         elbo=TraceMeanField_ELBO(),
@@ -255,7 +255,7 @@ def estimators(out: Path, quick: bool) -> None:
     adam = functools.partial(torch.optim.Adam, lr=0.01)
     guide = pb.MeanFieldGuide(model)
     pair = digits.x_train, digits.y_train
-    pb.fit_svi(model, guide, pair, optimizer=adam, num_epochs=1 if quick else 20, batch_size=100, seed=0)
+    pb.fit_svi(model, pair, guide, optimizer=adam, num_epochs=1 if quick else 20, batch_size=100, seed=0)
     problems[f"digits, {num_data} rows"] = (model, guide, *pair, [10, 50, 250, 1250])
     kinds = {"drawn weights": None, "Flipout": pb.Flipout(), "LocalReparameterization": pb.LocalReparameterization()}
     axes = plotting.new_axes(1, 2, size=("page", 2.9))
@@ -327,7 +327,7 @@ def regression(out: Path, quick: bool) -> None:
     net = nn.Sequential(nets.Standardize.of(x), nn.Linear(1, 50), nn.ReLU(), nn.Linear(50, 1))
     likelihood = pb.GaussianLikelihood(dist.LogNormal(0.0, 1.0))
     model = pb.BayesianModel(net, prior=pb.FanInNormalPrior(2**0.5), likelihood=likelihood, num_data=len(x))
-    options = {"method": "svi", "max_epochs": 20} if quick else {}
+    options = {"method": "svi", "num_epochs": 20} if quick else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pb.ConvergenceWarning)  # printed as the status
         posterior = pb.fit(model, (x, y), seed=0, **options)

@@ -246,8 +246,8 @@ for place in (0.0, 1.0):
 
 point = pb.fit_svi(
     model,
-    pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.02)),
     (x, y),
+    pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.02)),
     optimizer=functools.partial(torch.optim.Adam, lr=0.02),
     num_epochs=400,
     kl_weight=0.0,

@@ -87,10 +87,10 @@ print(fitted.diagnose())
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", pb.PosteriorWarning)
     warnings.simplefilter("ignore", pb.ConvergenceWarning)
-    vague = pb.fit(model, (x, y), kl_weight=1000.0, max_epochs=1000, seed=0)
+    vague = pb.fit(model, (x, y), kl_weight=1000.0, num_epochs=1000, seed=0)
     started_as_point = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=1e-6))
     point = pb.fit(
-        model, (x, y), guide=started_as_point, max_epochs=300, seed=0
+        model, (x, y), guide=started_as_point, num_epochs=300, seed=0
     )
 for name, posterior in (
     ("KL weight 1000", vague),

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 SIMILAR = 0.7  # heuristic: smallest ratio of `difflib` at which a name is suggested
 SIMILAR_WORD = 0.85  # heuristic: the same for one word of a name, such as ``hiden`` for ``hidden_layer_sizes``
-SHORTEST = 4  # heuristic: shortest name that is searched for inside longer ones, as ``epochs`` in ``max_epochs``
+SHORTEST = 4  # heuristic: shortest name that is searched for inside longer ones, as ``epochs`` in ``num_epochs``
 
 SYNONYMS: Mapping[str, Sequence[str]] = {
     "advi": ("svi",),
@@ -20,12 +20,12 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     "gaussian": ("normal",),
     "history": ("loss_curves",),
     "hmc": ("nuts",),
-    "iterations": ("max_iter", "num_epochs", "max_epochs"),
+    "iterations": ("max_iter", "num_epochs"),
     "learning_rate": ("optimizer",),
     "loss": ("likelihood", "elbo"),
     "lr": ("learning_rate", "optimizer"),
     "max_epochs": ("num_epochs", "max_iter"),
-    "max_iter": ("max_epochs", "max_iterations", "num_epochs"),
+    "max_iter": ("num_epochs",),
     "max_time": ("time_limit",),
     "mcmc": ("nuts",),
     "n_estimators": ("num_members",),
@@ -36,10 +36,10 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     "num_burnin_steps": ("num_warmup",),
     "num_draws": ("num_samples",),
     "num_epochs": ("max_iter",),
-    "num_iterations": ("max_iter", "num_epochs", "max_epochs"),
-    "num_iters": ("max_iter", "max_iterations", "num_epochs", "max_epochs"),
+    "num_iterations": ("max_iter", "num_epochs"),
+    "num_iters": ("max_iter", "num_epochs"),
     "num_results": ("num_samples",),
-    "num_steps": ("num_epochs", "max_epochs"),
+    "num_steps": ("num_epochs",),
     "random_state": ("seed",),
     "rmse": ("root_mean_squared_error",),
     "seed": ("random_state",),
@@ -47,7 +47,7 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     "sigmoid": ("logistic",),
     "std": ("return_std", "scale"),
     "swish": ("silu",),
-    "steps": ("num_epochs", "max_epochs"),
+    "steps": ("num_epochs",),
     "timeout": ("time_limit",),
     "tune": ("num_warmup",),
     "uncertainty": ("regression_bands",),

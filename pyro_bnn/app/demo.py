@@ -112,8 +112,8 @@ class RegressionStudy:
     ) -> GuidePosterior:
         return fit_svi(
             model,
-            guide,
             (self.x, self.y),
+            guide,
             optimizer=scheduled(
                 functools.partial(torch.optim.Adam, lr=0.02),
                 functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=self.num_steps),

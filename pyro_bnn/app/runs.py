@@ -160,8 +160,8 @@ def _fit_svi(
     with own_code(config.net), shown:
         posterior = fit_svi(
             model,
-            guide,
             (data.x_train, data.y_train),
+            guide,
             optimizer=optimizer if schedule is None else scheduled(optimizer, schedule),
             num_epochs=config.epochs,
             batch_size=config.batch_size,

@@ -144,7 +144,7 @@ def fit_laplace(
     model: BayesianModel,
     data: tuple[Inputs, Tensor] | Iterable[tuple[Inputs, Tensor]],
     *,
-    max_iterations: int = 2000,
+    max_iter: int = 2000,
     dtype: torch.dtype | None = torch.float64,
     init: Posterior | None = None,
     progress: bool | None = None,
@@ -161,7 +161,7 @@ def fit_laplace(
     Args:
         model: The model; its learnable parameters do not change.
         data: A tuple (x, y) with all rows, or a loader of such pairs, which is read into memory.
-        max_iterations: Largest number of L-BFGS iterations.
+        max_iter: Largest number of L-BFGS iterations.
         dtype: Dtype of the computation; with ``None``, that of the model. Draws have the dtype of the model.
         init: Posterior from which the start is drawn, such as that of a fitted :class:`~pyro_bnn.DeltaGuide`. By
             default, the search starts at the network's own weights.
@@ -200,7 +200,7 @@ def fit_laplace(
         19
     """
     require_bayesian(model)
-    max_iterations = _checks.at_least("max_iterations", max_iterations, 1)
+    max_iter = _checks.at_least("max_iter", max_iter, 1)
     if dtype not in (None, torch.float32, torch.float64):
         raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {dtype!r}.")
     check_fit(progress=progress, seed=seed)
@@ -222,7 +222,7 @@ def fit_laplace(
         start = potential.unconstrain({name: value[None] for name, value in draw.items()})[0]
         began = "a draw from `init`"
     with progress_bar("evaluation", shown=progress) as bar:
-        mode = _minimise(potential, start, max_iterations, bar)
+        mode = _minimise(potential, start, max_iter, bar)
     precision, num_negative = _precision(potential, mode)
     value, gradient = potential.value_and_grad(mode[None])
     coordinates = Coordinates(potential.sites)  # without the data, which the potential contains
@@ -243,12 +243,12 @@ def fit_laplace(
     return with_learned(posterior, model)
 
 
-def _minimise(potential: Potential, start: Tensor, max_iterations: int, bar: tqdm) -> Tensor:
+def _minimise(potential: Potential, start: Tensor, max_iter: int, bar: tqdm) -> Tensor:
     z = start.detach().clone().requires_grad_()
     optimizer = torch.optim.LBFGS(
         [z],
-        max_iter=max_iterations,
-        max_eval=5 * max_iterations,
+        max_iter=max_iter,
+        max_eval=5 * max_iter,
         tolerance_grad=1e-9,
         tolerance_change=1e-14,
         history_size=50,
@@ -313,7 +313,7 @@ def _status(gradient: Tensor, precision: Tensor, num_negative: int, began: str, 
     if steepest > SMALL_GRADIENT * math.sqrt(len(precision)):
         place = f"at a gradient of {steepest:.2g} nats per standard deviation"
         faults.append(f"The search stopped before the mode, {place}.")
-        remedies.append("Raise `max_iterations`, start from a MAP fit with `init`, or use a smooth activation.")
+        remedies.append("Raise `max_iter`, start from a MAP fit with `init`, or use a smooth activation.")
     if num_negative:
         faults.append(
             f"The Hessian is not positive in {num_negative} of {len(precision)} directions, as at a saddle or a kink "

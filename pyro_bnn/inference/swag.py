@@ -56,7 +56,7 @@ class SWAG:
         >>> swag = pb.SWAG(guide, rank=2, start=50)
         >>> sgd = functools.partial(torch.optim.SGD, lr=1e-4)
         >>> fit = {"optimizer": sgd, "num_epochs": 100, "batch_size": 16, "seed": 0}
-        >>> _ = pb.fit_svi(model, guide, (x, 2 * x), callbacks=[swag], **fit)
+        >>> _ = pb.fit_svi(model, (x, 2 * x), guide, callbacks=[swag], **fit)
         >>> posterior = swag.posterior(model)
         >>> print(posterior.status)
         SWAG of 50 points from epoch 51 to 100, rank 2.

@@ -104,7 +104,7 @@ class TensorBoard(HistoryWriter):
         ...     board = pb.interop.TensorBoard(folder, guide=guide)
         ...     data = (torch.randn(6, 4), torch.arange(6) % 3)
         ...     posterior = pb.fit_svi(
-        ...         model, guide, data, optimizer=adam, num_epochs=2, callbacks=[board]
+        ...         model, data, guide, optimizer=adam, num_epochs=2, callbacks=[board]
         ...     )
         ...     [path.name[:20] for path in Path(folder).iterdir()]
         ['events.out.tfevents.']
@@ -188,7 +188,7 @@ class WandB(HistoryWriter):
         ...
         ...     with wandb.init(project="digits") as run:
         ...         board = pb.interop.WandB(run)
-        ...         return pb.fit_svi(model, guide, data, callbacks=[board], **options)
+        ...         return pb.fit_svi(model, data, guide, callbacks=[board], **options)
     """
 
     def __init__(self, run: Any = None, *, every_step: bool = False) -> None:
@@ -233,7 +233,7 @@ class MLflow(HistoryWriter):
         ...
         ...     with mlflow.start_run():
         ...         board = pb.interop.MLflow()
-        ...         return pb.fit_svi(model, guide, data, callbacks=[board], **options)
+        ...         return pb.fit_svi(model, data, guide, callbacks=[board], **options)
     """
 
     def __init__(self, run_id: str | None = None, *, every_step: bool = False) -> None:

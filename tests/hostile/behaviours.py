@@ -64,7 +64,7 @@ NETS = {
 def fit(w, net, *, likelihood=None, guide=pb.MeanFieldGuide, **arguments):
     model = w.model_of(net, likelihood=likelihood)
     options = {"optimizer": ADAM, "num_epochs": 2, "seed": 0}
-    return pb.fit_svi(model, guide(model), (w.x, w.y), **{**options, **arguments})
+    return pb.fit_svi(model, (w.x, w.y), guide(model), **{**options, **arguments})
 
 
 def nuts(w, net):

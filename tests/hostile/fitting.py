@@ -236,7 +236,7 @@ SAMPLERS = [
     *bad(
         "fit_laplace", laplace, "init", {"text": "a", "a guide": Late(lambda w: w.guide)}, "`init` must be a Posterior"
     ),
-    *bad("fit_laplace", laplace, "max_iterations", NOT_A_COUNT, "`max_iterations` must be a whole number"),
+    *bad("fit_laplace", laplace, "max_iter", NOT_A_COUNT, "`max_iter` must be a whole number"),
     *bad("fit_laplace", laplace, "dtype", DTYPES, "`dtype` must be torch.float64, torch.float32 or None"),
     *bad("fit_laplace", laplace, "seed", NOT_A_SEED, SEED),
 ]

@@ -51,7 +51,7 @@ class _Common(TypedDict, total=False):
     """Options of variational fits and ensembles, for the overloads of :func:`fit`."""
 
     optimizer: OptimizerMaker | ScheduledMaker | None
-    max_epochs: int | None
+    num_epochs: int | None
     batch_size: int | None
     validation: tuple[Inputs, Tensor] | None
     elbo: ELBO | None
@@ -133,7 +133,7 @@ def fit(
     reset: Callable[[nn.Module], object] | None = None,
     guide: nn.Module | MakeGuide | None = None,
     optimizer: OptimizerMaker | ScheduledMaker | None = None,
-    max_epochs: int | None = None,
+    num_epochs: int | None = None,
     batch_size: int | None = None,
     validation: tuple[Inputs, Tensor] | None = None,
     elbo: ELBO | None = None,
@@ -186,7 +186,7 @@ def fit(
             present weights. For an ensemble: a function from a model to a guide, such as :class:`MeanFieldGuide`.
         optimizer: Function from parameters to a torch optimizer, with or without a schedule; by default Adam with a
             learning rate of 0.02.
-        max_epochs: Largest number of epochs; by default about 20,000 steps or 50 epochs, whichever is longer.
+        num_epochs: Largest number of epochs; by default about 20,000 steps or 50 epochs, whichever is longer.
         batch_size: Rows in each batch, unless the data are a loader. By default, the batches are equal, as few as
             possible, and have at most 1000 rows.
         validation: A pair (x, y) of rows for early stopping only.
@@ -267,7 +267,7 @@ def fit(
     options = {
         "guide": guide,
         "optimizer": optimizer,
-        "max_epochs": max_epochs,
+        "num_epochs": num_epochs,
         "batch_size": batch_size,
         "validation": validation,
         "elbo": elbo,
@@ -326,7 +326,7 @@ def _check_method(method: str, time_limit: float | None, given: Sequence[str], o
         )
     if time_limit is not None and _checks.positive("time_limit", time_limit) and method == "ensemble":
         raise ValueError(
-            '`time_limit` does not apply to method="ensemble"; leave it out, and limit `max_epochs` instead.'
+            '`time_limit` does not apply to method="ensemble"; leave it out, and limit `num_epochs` instead.'
         )
 
 

@@ -27,7 +27,7 @@ from ...scores.uncertainty import Accumulator
 from ._variational import fit_variational
 
 Start = Callable[[int], tuple[BayesianModel, nn.Module]]  # from a member's index: its new model and guide
-OPTIONS = {"optimizer", "max_epochs", "batch_size", "kl_weight", "execution"}  # as good for members at once
+OPTIONS = {"optimizer", "num_epochs", "batch_size", "kl_weight", "execution"}  # as good for members at once
 ELEMENTWISE = {  # optimizers that update each element of a parameter by its own gradients only
     *(torch.optim.SGD, torch.optim.ASGD, torch.optim.Rprop, torch.optim.RMSprop, torch.optim.Adagrad),
     *(torch.optim.Adadelta, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam),

@@ -19,11 +19,10 @@ from torch.optim.lr_scheduler import LambdaLR
 from ..._core import checks as _checks
 from ..._core.checkpointing import Checkpoint
 from ..._core.inputs import Inputs, as_inputs
-from ..._core.scope import seeded
 from ..._core.summary import counted
 from ...inference import svi
 from ...inference.estimators import Estimator, LocalReparameterization
-from ...inference.guides import GuidePosterior, MeanFieldGuide, NetworkInit
+from ...inference.guides import GuidePosterior, MeanFieldGuide
 from ...inference.history import History
 from ...inference.kl import KLWeight
 from ...inference.posterior import Status, warn_unless_ok, with_learned
@@ -34,13 +33,12 @@ from ...results.prediction import predict
 from ..choosing import UnsuitableError
 
 LEARNING_RATE = 0.02  # heuristic: a step of Adam moves a weight by about this number, and weights are of order 1
-INITIAL_SCALE = 0.02  # heuristic: much smaller than the weights, so that noise does not hide the signal
 LARGEST_BATCH = 1000  # heuristic: smaller batches would not be faster, and would add noise
 MOST_STEPS, FEWEST_EPOCHS = 20_000, 50  # heuristic: by default, a fit may have so many, whichever is longer
 NUM_LOOKS = 20  # heuristic: number of checks of the validation rows in each window of the plateau
 TABLE = 2  # number of axes of the inputs if they are a table
 
-REMEDY = "Raise `max_epochs`. If the ELBO rises steadily, pass an `optimizer` with a higher learning rate."
+REMEDY = "Raise `num_epochs`. If the ELBO rises steadily, pass an `optimizer` with a higher learning rate."
 """Advice after a fit that reached no plateau, with the argument names of :func:`fit`."""
 
 MORE_TIME = "Allow more time (`time_limit=`)."
@@ -190,7 +188,7 @@ def fit_variational(
     *,
     guide: nn.Module | None = None,
     optimizer: svi.OptimizerMaker | svi.ScheduledMaker | None = None,
-    max_epochs: int | None = None,
+    num_epochs: int | None = None,
     batch_size: int | None = None,
     validation: tuple[Inputs, Tensor] | None = None,
     elbo: ELBO | None = None,
@@ -206,8 +204,7 @@ def fit_variational(
 ) -> GuidePosterior:
     """Fit a guide; see :func:`~pyro_bnn.fit`. `unsuitable` says why chains were impossible."""
     if guide is None:
-        with seeded(seed, model.device):
-            guide = MeanFieldGuide(model, init=NetworkInit(INITIAL_SCALE))
+        guide = svi.default_guide(model, seed)
     if elbo is None and isinstance(guide, MeanFieldGuide):
         elbo = TraceMeanField_ELBO()
     if estimator is None and elbo is not None and _suits_local_reparameterization(model, guide, data):
@@ -215,9 +212,9 @@ def fit_variational(
     if batch_size is None and isinstance(data, tuple) and model.num_data > LARGEST_BATCH:
         batch_size = math.ceil(model.num_data / math.ceil(model.num_data / LARGEST_BATCH))
     num_batches = svi.count_batches(data, batch_size, num_data=model.num_data, execution=execution) or 1
-    if max_epochs is None:
-        max_epochs = max(math.ceil(MOST_STEPS / num_batches), FEWEST_EPOCHS)
-    _checks.at_least("max_epochs", max_epochs, 1)
+    if num_epochs is None:
+        num_epochs = max(math.ceil(MOST_STEPS / num_batches), FEWEST_EPOCHS)
+    _checks.at_least("num_epochs", num_epochs, 1)
     if execution is None and all(isinstance(callback, TimeLimit) for callback in callbacks):
         execution = svi.Execution(cuda_graph=None)  # a replay would not see what other callbacks change
     is_fused = model.device.type == "cuda"  # so that no step waits for the GPU
@@ -242,10 +239,10 @@ def fit_variational(
 
     fitted = svi.fit_svi(
         model,
-        guide,
         data,
+        guide,
         optimizer=make,
-        num_epochs=max_epochs,
+        num_epochs=num_epochs,
         batch_size=batch_size,
         elbo=elbo,
         estimator=estimator,

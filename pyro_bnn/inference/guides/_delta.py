@@ -50,7 +50,7 @@ class DeltaGuide(FlatGuide):
         >>> guide = pb.DeltaGuide(model)
         >>> adam = lambda parameters: torch.optim.Adam(parameters, lr=0.05)
         >>> posterior = pb.fit_svi(
-        ...     model, guide, (x, 2 * x), optimizer=adam, num_epochs=300
+        ...     model, (x, 2 * x), guide, optimizer=adam, num_epochs=300
         ... )
         >>> posterior.median()["net.weight"].round(decimals=1)
         tensor([[2.]])

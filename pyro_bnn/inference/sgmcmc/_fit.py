@@ -143,8 +143,8 @@ def fit_sgmcmc(
             with silent_fits():  # a chain need not converge to a point
                 fitted = fit_svi(
                     model,
-                    point,
                     data,
+                    point,
                     optimizer=partial(make, record=record.keep),
                     num_epochs=num_epochs,
                     batch_size=batch_size,

@@ -10,6 +10,7 @@ from ._fit import LONGER as LONGER
 from ._fit import LOWER as LOWER
 from ._fit import PosteriorWarning as PosteriorWarning
 from ._fit import Trend as Trend
+from ._fit import default_guide as default_guide
 from ._fit import fit_svi as fit_svi
 from ._fit import trend_of as trend_of
 from ._gradient_noise import GradientNoise as GradientNoise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -16,14 +17,15 @@ from torch.optim import Optimizer
 
 from ..._core import checks as _checks
 from ..._core.checkpointing import Checkpoint, check_fit, checked_callbacks, keeping
+from ..._core.inputs import require_data
 from ..._core.processes import Processes
 from ..._core.progress import progress_bar
-from ..._core.scope import Stream, warn_of_fit
+from ..._core.scope import Stream, seeded, warn_of_fit
 from ..._core.signatures import explained
 from ..._core.summary import counted
-from ...modelling.model import BayesianModel
+from ...modelling.model import BayesianModel, require_bayesian
 from ..estimators import Estimator
-from ..guides import GuidePosterior, problems_of
+from ..guides import GuidePosterior, MeanFieldGuide, NetworkInit, problems_of
 from ..history import EpochRecord, History
 from ..kl import KLWeight, as_function
 from ..posterior import Status, with_learned
@@ -35,6 +37,9 @@ from ._pyro import as_module, check_model
 from ._step import Execution
 from ._svi_step import svi_step
 
+ADAM = functools.partial(torch.optim.Adam, lr=0.01)  # heuristic
+INITIAL_SCALE = 0.02  # heuristic: much smaller than the weights, so that noise does not hide the signal
+STEPS, FEWEST_EPOCHS = 5_000, 50  # heuristic: by default, a fit has so many, whichever is longer
 FEWEST_STEPS = 100  # heuristic: after fewer steps, a guide is still near its start, and a fit is hardly judged
 NOTABLE_FALL = 0.05  # heuristic: a fall of the objective by more than this fraction is not Monte Carlo noise
 LAST, FEWEST_LAST = 0.25, 20  # heuristic: the last part of a fit has this share of the steps, but at least this number
@@ -59,17 +64,17 @@ class Trend:
 
 
 @explained(
-    "fit_svi(model, MeanFieldGuide(model), (x, y), optimizer=functools.partial(torch.optim.Adam, lr=0.01), "
+    "fit_svi(model, (x, y), MeanFieldGuide(model), optimizer=functools.partial(torch.optim.Adam, lr=0.01), "
     "num_epochs=500)",
     dict.fromkeys(["lr", "learning_rate"], INSTEAD_OF_RATE),
 )
 def fit_svi(
     model: Callable[..., object],
-    guide: Callable[..., object],
     data: Data,
+    guide: Callable[..., object] | None = None,
     *,
-    optimizer: OptimizerMaker | ScheduledMaker,
-    num_epochs: int,
+    optimizer: OptimizerMaker | ScheduledMaker = ADAM,
+    num_epochs: int | None = None,
     batch_size: int | None = None,
     elbo: ELBO | None = None,
     estimator: Estimator | None = None,
@@ -89,15 +94,17 @@ def fit_svi(
 
     Args:
         model: The model. For `model`, `guide`, `elbo`, `estimator` and `execution` see :func:`svi_step`.
-        guide: The guide, which is fitted in place. If it is a function, ``posterior.guide`` is a module with the fitted
-            parameters.
         data: A tuple (x, y) with all rows, or a loader of such pairs: any iterable that starts anew at each epoch. x is
             a tensor, an array, a list of numbers or a data frame, or a tuple or dictionary of several inputs. Tensors
             are moved to the model's device.
-        optimizer: Function that takes a list of parameters and returns a torch optimizer, such as
-            ``functools.partial(torch.optim.Adam, lr=1e-3)``. It may also return an optimizer and a learning-rate
-            scheduler (:func:`scheduled`). To clip gradients, see :func:`clipped`.
-        num_epochs: Number of passes over the data.
+        guide: The guide, which is fitted in place; for a :class:`BayesianModel`, by default a :class:`MeanFieldGuide`
+            centred on the network's present weights. If it is a function, ``posterior.guide`` is a module with the
+            fitted parameters.
+        optimizer: Function that takes a list of parameters and returns a torch optimizer; by default Adam with a
+            learning rate of 0.01. It may also return an optimizer and a learning-rate scheduler (:func:`scheduled`). To
+            clip gradients, see :func:`clipped`.
+        num_epochs: Number of passes over the data; by default about 5,000 steps or 50 epochs, whichever is longer. If
+            a fit should end when it has converged, call :func:`~pyro_bnn.fit` with ``method="svi"``.
         batch_size: Number of rows in each batch if `data` is a tuple; with ``None``, each batch has all rows. Several
             processes share the rows of a batch.
         elbo: One of Pyro's ELBOs; with ``None``, ``Trace_ELBO()``.
@@ -145,16 +152,18 @@ def fit_svi(
         >>> guide = pb.MeanFieldGuide(model)
         >>> adam = lambda parameters: torch.optim.Adam(parameters, lr=0.05)
         >>> posterior = pb.fit_svi(
-        ...     model, guide, (x, 2 * x), optimizer=adam, num_epochs=500, seed=0
+        ...     model, (x, 2 * x), guide, optimizer=adam, num_epochs=500, seed=0
         ... )
         >>> posterior.median()["net.weight"].round(decimals=1)
         tensor([[2.]])
     """
-    num_epochs = _checks.at_least("num_epochs", num_epochs, 1)
     check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
     callbacks, execution = checked_callbacks(callbacks), Execution.given(execution)
     weight_at = as_function(kl_weight)
     require_maker(optimizer)
+    require_data(data)
+    if guide is None:
+        guide = default_guide(model, seed)
     check_model(model, guide)
     model, guide = as_module("model", model), as_module("guide", guide)
     schedules: list[Schedule] = []
@@ -178,6 +187,9 @@ def fit_svi(
                 stack.enter_context(callback)
         with stream:
             batches = _batches(model, guide, data, batch_size, torch.Generator().manual_seed(seed), processes)
+            if num_epochs is None:
+                num_epochs = max(math.ceil(STEPS / batches.num_batches), FEWEST_EPOCHS)
+            num_epochs = _checks.at_least("num_epochs", num_epochs, 1)
             batches.require_passes(num_epochs)
             if isinstance(model, BayesianModel):
                 model.check_target_shape(*batches.first())
@@ -225,6 +237,14 @@ def fit_svi(
             remedy = " ".join(filter(None, [status.remedy, *remedies]))
             status = Status(False, f"{status.message} {verdict}", remedy=remedy, verdict=verdict)
     return with_learned(GuidePosterior(guide, status, loop.history), model)
+
+
+def default_guide(model: object, seed: int | None) -> MeanFieldGuide:
+    """Return a mean-field guide with small scales, centred on the present weights of a Bayesian model."""
+    require_bayesian(model, ", for which `fit_svi` can make a guide", instead="pass a guide")
+    assert isinstance(model, BayesianModel)
+    with seeded(seed, model.device):
+        return MeanFieldGuide(model, init=NetworkInit(INITIAL_SCALE))
 
 
 def _status(history: History, num_epochs: int, stopped: bool, features: str) -> Status:

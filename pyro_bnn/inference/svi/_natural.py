@@ -82,7 +82,7 @@ def natural_gradient(
         >>> guide = pb.MeanFieldGuide(model, scale_map=pb.scale_maps.Precision())
         >>> ng = pb.optim.natural_gradient(hessian_decay=0.99)
         >>> posterior = pb.fit_svi(
-        ...     model, guide, (x, 2 * x), optimizer=ng, num_epochs=500, seed=0
+        ...     model, (x, 2 * x), guide, optimizer=ng, num_epochs=500, seed=0
         ... )
         >>> [round(float(value), 1) for value in posterior.guide.locations().values()]
         [2.0, 0.0]

@@ -24,7 +24,7 @@ else:
     Normalize = optional("botorch.models.transforms.input", "BoTorch", "botorch").Normalize
     Standardize = optional("botorch.models.transforms.outcome", "BoTorch", "botorch").Standardize
 
-DRAWS, WARMUP, CHAINS, TREE_DEPTH = 128, 200, 2, 7  # heuristic: draws of all chains together, warm-up of each
+DRAWS, WARMUP, CHAINS, TREE_DEPTH = 64, 200, 2, 7  # heuristic: draws and warm-up of each chain
 UNITS = 16  # heuristic: units of each of the two hidden layers
 
 CENTER, SPREAD = -0.5, 1.5  # heuristic: prior mean (less log(d) / 2) and sd of the logarithm of an input's factor
@@ -59,7 +59,7 @@ def fit_surrogate(
     net: nn.Module | None = None,
     prior: WeightPrior = PRIOR,
     likelihood: Likelihood | None = None,
-    num_draws: int = DRAWS,
+    num_samples: int = DRAWS,
     num_warmup: int = WARMUP,
     num_chains: int = CHAINS,
     seed: int | None = None,
@@ -79,7 +79,7 @@ def fit_surrogate(
         likelihood: Gaussian likelihood of the standardised targets. By default, each target has a latent noise scale of
             about 0.7 % of its standard deviation. If evaluations are noisy, pass
             ``GaussianLikelihood(dist.LogNormal(-1.0, 1.0))``.
-        num_draws: Number of draws of all chains together, a multiple of `num_chains`.
+        num_samples: Number of draws that are kept from each chain.
         num_warmup: Number of warm-up draws of each chain.
         num_chains: Number of chains.
         seed: Seed of the fit and of the surrogate's draws; if None, a seed is drawn.
@@ -99,7 +99,7 @@ def fit_surrogate(
         >>> from pyro_bnn.interop.botorch import fit_surrogate
         >>> X = torch.linspace(0, 1, 8, dtype=torch.float64)[:, None]
         >>> Y = (6 * X).sin()
-        >>> surrogate = fit_surrogate(X, Y, num_draws=20, num_warmup=50, seed=0)
+        >>> surrogate = fit_surrogate(X, Y, num_samples=10, num_warmup=50, seed=0)
         >>> surrogate.posterior(X).mean.shape
         torch.Size([8, 1])
     """
@@ -114,7 +114,7 @@ def fit_surrogate(
     if bool((Y.amin(0) == Y.amax(0)).any()):
         raise ValueError("`Y` must not be constant in any column; evaluate more points first.")
     num_chains = _checks.at_least("num_chains", num_chains, 1)
-    num_draws = _checks.at_least("num_draws", num_draws, 4 * num_chains)
+    num_samples = _checks.at_least("num_samples", num_samples, 4)
     seed = int(torch.randint(2**31, ())) if seed is None else _checks.seed(seed)
     bounds = torch.stack([X.amin(0), X.amax(0)]) if bounds is None else _checked_bounds(bounds, X)
     inputs = Normalize(num_inputs, bounds=bounds).eval()
@@ -132,7 +132,7 @@ def fit_surrogate(
         posterior = fit_nuts(
             model,
             (inputs(X), targets),
-            num_samples=num_draws // num_chains,
+            num_samples=num_samples,
             num_warmup=num_warmup,
             num_chains=num_chains,
             max_tree_depth=TREE_DEPTH,

@@ -76,8 +76,8 @@ class Surrogate(EnsembleModel):
             :class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`), for targets of shape (N, m).
         posterior: Posterior of the model, or a guide.
         num_outputs: Number m of targets.
-        num_draws: Number S of draws; by default 128, or all that a posterior stores if these are fewer. Each member of
-            an ensemble of plain networks is drawn once by default. All draws are used equally often if S divides the
+        num_samples: Number S of draws; by default 128, or all that a posterior stores if these are fewer. Each member
+            of an ensemble of plain networks is drawn once by default. All draws are used equally often if S divides the
             number of samples of an acquisition function, by default 512.
         input_transform: Transform of BoTorch from X to the model's inputs, such as `Normalize`.
         outcome_transform: Transform of BoTorch that was applied to the targets of the fit, such as `Standardize`. The
@@ -101,7 +101,9 @@ class Surrogate(EnsembleModel):
         >>> net = pb.nets.mlp([2, 8, 1]).double()
         >>> prior, noise = pb.NormalPrior(), pb.GaussianLikelihood(0.1)
         >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=6)
-        >>> surrogate = Surrogate(model, pb.MeanFieldGuide(model), num_draws=16, seed=0)
+        >>> surrogate = Surrogate(
+        ...     model, pb.MeanFieldGuide(model), num_samples=16, seed=0
+        ... )
         >>> posterior = surrogate.posterior(torch.zeros(5, 3, 2, dtype=torch.float64))
         >>> posterior.values.shape, posterior.mean.shape
         (torch.Size([5, 16, 3, 1]), torch.Size([5, 3, 1]))
@@ -115,7 +117,7 @@ class Surrogate(EnsembleModel):
         posterior: Posterior | Callable[..., object],
         *,
         num_outputs: int = 1,
-        num_draws: int | None = None,
+        num_samples: int | None = None,
         input_transform: "InputTransform | None" = None,
         outcome_transform: "OutcomeTransform | None" = None,
         train_X: Tensor | None = None,
@@ -135,13 +137,13 @@ class Surrogate(EnsembleModel):
                 "fit by `fit_nuts`, `fit_svi`, or `fit_gauss_newton` with a random last layer."
             )
         self._num_outputs = _checks.at_least("num_outputs", num_outputs, 1)
-        if num_draws is None:
-            num_draws = default_num_draws(model, source, usual=DEFAULT_DRAWS)
-        self._num_draws = _checks.at_least("num_draws", num_draws, 2)
+        if num_samples is None:
+            num_samples = default_num_draws(model, source, usual=DEFAULT_DRAWS)
+        self._num_draws = _checks.at_least("num_samples", num_samples, 2)
         if source.num_stored is not None and self._num_draws > source.num_stored:
             raise ValueError(
-                f"`num_draws` is {num_draws} but only {source.num_stored} draws are stored; sample longer, or ask for "
-                "fewer."
+                f"`num_samples` is {num_samples} but only {source.num_stored} draws are stored; sample longer, or ask "
+                "for fewer."
             )
         self._seed = int(torch.randint(2**31, ())) if seed is None else _checks.seed(seed)
         self.model = copy.deepcopy(model).requires_grad_(False)

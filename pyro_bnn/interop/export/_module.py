@@ -121,7 +121,7 @@ class PredictiveModule(nn.Module):
     r"""A plain `torch.nn.Module` that maps x to the mean and the uncertainty of a prediction.
 
     The module stores K draws of the weights. Its results are those of ``predict(model, posterior, x,
-    num_samples=module.num_draws, seed=module.seed)`` up to rounding. The constructor checks this on x.
+    num_samples=module.num_samples, seed=module.seed)`` up to rounding. The constructor checks this on x.
 
     The module can be called, compiled with `torch.compile`, and exported by `torch.export.export` with any number of
     rows; see also :func:`~pyro_bnn.export_onnx`. It has buffers and no parameters, can be moved to another device, and
@@ -129,10 +129,10 @@ class PredictiveModule(nn.Module):
     (:func:`~pyro_bnn.pruning.prune`) are not stored if they make up at least half of a parameter.
 
     Args:
+        model: The model.
         posterior: Result of a fit, or any Pyro guide.
-        model: Its model.
         x: Example inputs, shape (N, ...), as for `predict`: two or more typical rows.
-        num_draws: Number of draws of the weights, K, at least 2; by default as in :func:`~pyro_bnn.predict`.
+        num_samples: Number of draws of the weights, K, at least 2; by default as in :func:`~pyro_bnn.predict`.
         seed: Seed of the draws; with ``None``, a seed is drawn.
 
     Raises:
@@ -146,7 +146,9 @@ class PredictiveModule(nn.Module):
         >>> prior, labels = pb.NormalPrior(), pb.CategoricalLikelihood()
         >>> model = pb.BayesianModel(net, prior=prior, likelihood=labels, num_data=6)
         >>> x, guide = torch.randn(6, 4), pb.MeanFieldGuide(model)
-        >>> module = pb.interop.PredictiveModule(guide, model, x, num_draws=20, seed=0)
+        >>> module = pb.interop.PredictiveModule(
+        ...     model, guide, x, num_samples=20, seed=0
+        ... )
         >>> {name: tuple(value.shape) for name, value in module(x).items()}
         {'probs': (6, 3), 'aleatoric': (6,), 'epistemic': (6,)}
         >>> expected = pb.predict(model, guide, x, num_samples=20, seed=0)
@@ -156,19 +158,19 @@ class PredictiveModule(nn.Module):
 
     def __init__(
         self,
-        posterior: Posterior | Callable[..., object],
         model: BayesianModel,
+        posterior: Posterior | Callable[..., object],
         x: Inputs,
         *,
-        num_draws: int | None = None,
+        num_samples: int | None = None,
         seed: int | None = None,
     ) -> None:
         super().__init__()
         source = as_posterior(posterior)
         _require_exportable(model, source)
-        if num_draws is None:
-            num_draws = default_num_draws(model, source)
-        self.num_draws = _checks.at_least("num_draws", num_draws, 2)
+        if num_samples is None:
+            num_samples = default_num_draws(model, source)
+        self.num_samples = _checks.at_least("num_samples", num_samples, 2)
         """Number of draws of the weights, K."""
         self.seed = new_seed(seed)
         """Seed with which `predict` gives the same results."""
@@ -178,8 +180,8 @@ class PredictiveModule(nn.Module):
                 "`x` must hold inputs with one row for each prediction, got a Shared input; register the shared values "
                 "as a buffer of the network, and export that network."
             )
-        expected = answers(predict(model, source, x, num_samples=self.num_draws, seed=self.seed))
-        draws = predicted_draws(model, source, x, num_samples=self.num_draws, seed=self.seed)
+        expected = answers(predict(model, source, x, num_samples=self.num_samples, seed=self.seed))
+        draws = predicted_draws(model, source, x, num_samples=self.num_samples, seed=self.seed)
         self._store(model, draws)
         self.requires_grad_(False).eval()
         self.computation = self._exportable_computation(x)
@@ -257,14 +259,14 @@ class PredictiveModule(nn.Module):
     def _for_all(self, run: Run, weights: dict[str, Tensor]) -> Tensor:
         if not weights:  # all draws are equal
             output = run({})
-            return output.expand(self.num_draws, *output.shape)
+            return output.expand(self.num_samples, *output.shape)
         if self.computation == "vmap":
             result: Tensor = torch.func.vmap(run)(weights)
             return result
         if self.computation == "scan" and torch.compiler.is_compiling():
             start = torch.zeros((), dtype=torch.long)  # `scan` needs a value that passes from draw to draw
             return _scan(lambda count, row: (count + 1, run(row).clone()), start, weights)[1]
-        rows = ({path: value[i] for path, value in weights.items()} for i in range(self.num_draws))
+        rows = ({path: value[i] for path, value in weights.items()} for i in range(self.num_samples))
         return torch.stack([run(row) for row in rows])
 
     def _exportable_computation(self, x: Inputs) -> str:
@@ -299,7 +301,7 @@ class PredictiveModule(nn.Module):
 
     def extra_repr(self) -> str:
         """Return the number of draws, the seed, and how the network runs."""
-        return f"num_draws={self.num_draws}, seed={self.seed}, computation={self.computation!r}"
+        return f"num_samples={self.num_samples}, seed={self.seed}, computation={self.computation!r}"
 
 
 def exported(module: PredictiveModule, x: Inputs) -> Any:

@@ -23,20 +23,20 @@ OLDEST_TORCH = (2, 6)  # oldest torch whose ONNX exporter accepts an exported pr
 MOST_BYTES = 2**31 - 2**20  # largest size of a module's tensors in bytes, since protobuf allows at most 2 GiB
 
 
-@explained('export_onnx(posterior, model, "model.onnx", x)')
+@explained('export_onnx(model, posterior, x, "model.onnx")')
 def export_onnx(
-    posterior: Posterior | Callable[..., object],
     model: BayesianModel,
-    path: str | Path,
+    posterior: Posterior | Callable[..., object],
     x: Inputs,
+    path: str | Path,
     *,
-    num_draws: int | None = None,
+    num_samples: int | None = None,
     seed: int | None = None,
 ) -> None:
     """Write the predictions of a posterior to one ONNX file, which runs without torch and without this package.
 
     The file is a graph with K draws of the weights and any number of rows. Its results are those of ``predict(model,
-    posterior, x, num_samples=num_draws, seed=seed)``. To check this before the file is written, onnxruntime runs the
+    posterior, x, num_samples=num_samples, seed=seed)``. To check this before the file is written, onnxruntime runs the
     graph on x, on the first row, and on two copies of x. In classification, probabilities and uncertainties may differ
     from `predict` by at most 1e-5. In regression, means and standard deviations may differ by at most 1e-5 times the
     largest of them.
@@ -46,11 +46,11 @@ def export_onnx(
     ``aleatoric`` and ``epistemic``. The metadata of the file contain the number of draws and the seed.
 
     Args:
+        model: The model, on the CPU.
         posterior: Result of a fit, or any Pyro guide.
-        model: Its model, on the CPU.
-        path: The file.
         x: Example inputs, shape (N, ...), as for `predict`: two or more typical rows.
-        num_draws: Number of draws of the weights, K, at least 2; by default as in :func:`~pyro_bnn.predict`. The file
+        path: The file.
+        num_samples: Number of draws of the weights, K, at least 2; by default as in :func:`~pyro_bnn.predict`. The file
             has K numbers for each weight, but none for removed weights (see :mod:`pyro_bnn.pruning`).
         seed: Seed of the draws; with ``None``, a seed is drawn.
 
@@ -72,7 +72,7 @@ def export_onnx(
         >>> x, guide = torch.randn(6, 4), pb.MeanFieldGuide(model)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = f"{folder}/line.onnx"
-        ...     pb.export_onnx(guide, model, path, x, num_draws=20, seed=0)
+        ...     pb.export_onnx(model, guide, x, path, num_samples=20, seed=0)
         ...     session = onnxruntime.InferenceSession(path)
         >>> mean, aleatoric, epistemic = session.run(None, {"x": x.numpy()})
         >>> mean.shape
@@ -89,13 +89,13 @@ def export_onnx(
     require_bayesian(model)
     if model.device.type != "cpu":
         raise ValueError(f"`model` must be on the CPU, got {model.device}; call `model.cpu()`.")
-    module = PredictiveModule(posterior, model, x, num_draws=num_draws, seed=seed)
+    module = PredictiveModule(model, posterior, x, num_samples=num_samples, seed=seed)
     x = as_inputs("x", x, model.like)
     num_bytes = sum(value.nbytes for value in module.state_dict().values())
     if num_bytes > MOST_BYTES:
         raise ValueError(
-            f"an ONNX file can have 2 GiB at most, but {module.num_draws} draws take {num_bytes / 2**30:.3g} GiB; use "
-            "fewer `num_draws`, or make only the last layer random."
+            f"an ONNX file can have 2 GiB at most, but {module.num_samples} draws take {num_bytes / 2**30:.3g} GiB; "
+            "lower `num_samples`, or make only the last layer random."
         )
     content = file_content(module, x)
     _require_agreement(content, module, posterior, model, x)
@@ -115,7 +115,7 @@ def file_content(module: PredictiveModule, x: Inputs) -> bytes:
         ) from error
     _tidy(program.model.graph, input_names(x), names)
     found = program.model_proto
-    for key, value in (("num_draws", module.num_draws), ("seed", module.seed)):
+    for key, value in (("num_samples", module.num_samples), ("seed", module.seed)):
         found.metadata_props.add(key=key, value=str(value))
     content: bytes = found.SerializeToString()
     return content
@@ -163,7 +163,7 @@ def _require_agreement(
                 name: leaf.numpy() for name, (_, leaf) in zip(input_names(x), named_leaves("x", given), strict=True)
             }
             found = dict(zip(names, map(torch.from_numpy, session.run(None, feed)), strict=True))
-            prediction = predict(model, posterior, given, num_samples=module.num_draws, seed=module.seed)
+            prediction = predict(model, posterior, given, num_samples=module.num_samples, seed=module.seed)
             difference = largest_difference(found, answers(prediction))
             if not difference <= tolerance(model.dtype):
                 raise ValueError(

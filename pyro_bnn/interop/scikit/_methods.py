@@ -196,8 +196,8 @@ def swag(task: Task) -> Fitted:
     with silent_fits():
         fit_svi(
             model,
-            guide,
             task.data,
+            guide,
             optimizer=functools.partial(torch.optim.Adam, lr=PATH_RATE),
             num_epochs=PATH_EPOCHS,
             batch_size=min(math.ceil(len(task.data[0]) / PATH_BATCHES), MOST_PATH_BATCH),
@@ -291,7 +291,7 @@ def _fitted(
             optimizer=adam if optimizer is None else optimizer,
             elbo=None if optimizer is None else Trace_ELBO(),
             callbacks=[] if task.deadline is None else [TimeLimit(task.deadline.at(1.0))],
-            max_epochs=settings.max_iter,
+            num_epochs=settings.max_iter,
             batch_size=settings.batch_size,
             kl_weight=kl_weight,
             validation=task.validation,

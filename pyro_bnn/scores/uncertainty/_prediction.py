@@ -19,6 +19,7 @@ from ..._core.remedies import Advised, instead
 from ..._core.summary import Shown, Summary, counted
 from .. import metrics
 from ._entropy import require_two
+from ._quantiles import levels_of
 
 if TYPE_CHECKING:
     import pandas
@@ -338,16 +339,15 @@ class ValuePrediction(Prediction):
         """Unbiased variance over draws, shape ``(N, *O)``; needs at least two draws."""
         return require_variance(self.variance_of_values)
 
-    def quantile(self, levels: list[float]) -> Tensor:
-        """Return quantiles over draws, shape ``(Q, N, *O)``.
+    def quantile(self, q: float | Sequence[float]) -> Tensor:
+        """Return quantiles over draws, shape ``(N, *O)`` for one probability, and ``(Q, N, *O)`` for a list of Q.
 
         Args:
-            levels: Q levels strictly between 0 and 1.
+            q: One or several probabilities, strictly between 0 and 1.
         """
         if self.values is None:
             raise ValueError("quantiles need the values of all draws; call `predict(..., keep_draws=True)`.")
-        found = [_checks.between_zero_and_one("levels", level) for level in levels]
-        return torch.quantile(self.values, self.values.new_tensor(found), dim=0)
+        return torch.quantile(self.values, levels_of(q).to(self.values), dim=0)
 
     def _uncertainty_in_words(self) -> str:
         if self.variance_of_values is None:
