@@ -71,7 +71,7 @@ def test_calls_match_the_signatures(path):
     [
         ("pb.fit_svii(model)", AttributeError),
         ("pb.nets.mpl([1, 2])", AttributeError),
-        ("pb.fit_svi(model, guide, data, num_epoch=3)", TypeError),
+        ("pb.fit_svi(model, data, guide, num_epoch=3)", TypeError),
         ("functools.partial(pb.fit_svi, epochs=3)", TypeError),
     ],
 )

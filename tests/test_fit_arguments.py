@@ -34,7 +34,7 @@ WRONG = {
     "progress": [3, "yes"],
     "callbacks": [3, None, print, [3], "callback", {"a": print}],
     "execution": [3, "cpu", pb.Execution],
-    "num_epochs": [0, -1, 1.5, "x", None, torch.inf],
+    "num_epochs": [0, -1, 1.5, "x", torch.inf],
     "num_samples": [0, -1, 1.5, "x", None],
     "num_chains": [0, -1, 1.5, "x", None],
     "batch_size": [0, -1, 1.5, "x"],
@@ -42,13 +42,11 @@ WRONG = {
 
 
 def called(fit, options):
-    """The fit on five rows; guides and data are given to those that take them."""
+    """The fit on five rows."""
     net = nn.Linear(2, 1)
     model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.5), num_data=5)
     x, y = torch.randn(5, 2), torch.randn(5, 1)
-    names = inspect.signature(fit).parameters
-    guide = [pb.MeanFieldGuide(model)] if list(names)[1] == "guide" else []
-    return fit(model, *guide, *([(x, y)] if "data" in names else [x, y]), **{**FITS[fit], **options})
+    return fit(model, (x, y), **{**FITS[fit], **options})
 
 
 CASES = [
@@ -101,7 +99,7 @@ MISTAKES = [
     (lambda: pb.fit(MODEL, (X, Y), unlike=5), "`unlike`; its arguments are `model`, `data`, `method`.* and `seed`"),
     (lambda: pb.fit(MODEL, X, Y), r"got 3; .* one argument, a pair\. Example: fit\(model, \(x, y\)\)"),
     (lambda: pb.fit(MODEL, x=X, y=Y), r"`x`; pass inputs and targets as one argument, a pair\. Example: fit\(model"),
-    (lambda: pb.fit_svi(MODEL), "needs `guide`, `data`, `optimizer` and `num_epochs`.* Example: fit_svi"),
+    (lambda: pb.fit_svi(MODEL), "needs `data`, which.* Example: fit_svi"),
     (lambda: pb.fit_nuts(MODEL, (X, Y), chains=1), "did you mean `num_chains`"),
     (
         lambda: pb.predict(MODEL, X),

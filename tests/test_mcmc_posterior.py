@@ -333,7 +333,7 @@ def test_a_status_says_that_there_are_too_few_draws():
 
 
 def test_a_single_chain_disagrees_with_itself():
-    problems = Diagnostics(1, None, None, convergence(torch.linspace(0, 1, 100).view(1, 100, 1)), None).problems
+    problems = Diagnostics(1, ChainStatistics(), None, convergence(torch.linspace(0, 1, 100).view(1, 100, 1)), None).problems
     assert any("the halves of the chain disagree" in problem for problem in problems)
 
 
@@ -350,7 +350,7 @@ def test_a_single_chain_disagrees_with_itself():
 )
 def test_an_r_hat_near_its_limit_is_told_as_slight(r_hat, ess, divergences, words, is_slight):
     found = Convergence(*(torch.tensor([value], dtype=torch.float64) for value in (r_hat, ess, ess)))
-    report = Diagnostics(4, divergences, None, found, None)
+    report = Diagnostics(4, ChainStatistics(diverging=torch.arange(4) < divergences), None, found, None)
     assert (words in " ".join(report.problems), bool(report.problems)) == (True, bool(words))
     assert report.is_slight == is_slight
     assert "R-hat" not in " ".join(report.remedies)  # the finding has it

@@ -134,7 +134,7 @@ def test_intervals_hold_as_many_observations_as_they_say(fitted):
         covered = ((interval[:, 0] <= y) & (y <= interval[:, 1])).mean()
         error = (level * (1 - level) / len(y)) ** 0.5
         assert abs(covered - level) < STANDARD_ERRORS * error + 0.02
-    assert_identical(fitted.predict_quantile(X[:5], [0.25, 0.75]).T, fitted.predict_interval(X[:5], 0.5))
+    assert_identical(fitted.predict_quantile(X[:5], [0.25, 0.75]), fitted.predict_interval(X[:5], 0.5))
     assert fitted.predict_quantile(X[:5], 0.5).shape == (5,)
 
 

@@ -58,7 +58,7 @@ def not_negative(name: str, value: float) -> float:
 
 def between_zero_and_one(name: str, value: float) -> float:
     found = as_float(value)
-    remedy = f"; for {found:g} %, write {found / 100:g}" if 1 < found < 100 else ""
+    remedy = f"; for {found:g} %, write {found / 100:g}" if 2 <= found < 100 else ""
     if isinstance(value, Iterable) and not isinstance(value, str):
         remedy = "; pass one number, and make one call for each"
     return _number(name, value, "lie strictly between 0 and 1", lambda found: 0 < found < 1, remedy)

@@ -39,7 +39,7 @@ class UnsuitableError(ValueError):
     @classmethod
     def of(cls, error: NotInCError) -> "UnsuitableError":
         """Return the error for a model that C cannot compute. The user can change the reason if it is the compiler."""
-        return cls(error.reason, is_removable="C compiler" in error.reason)
+        return cls(error.reason, is_removable=error.is_of_compiler)
 
     def instead(self, status: Status, num_networks: int = 1) -> Status:
         """Return the status of a variational fit, with the reason why no chains were run.

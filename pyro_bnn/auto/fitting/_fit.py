@@ -41,9 +41,12 @@ OTHERS = {  # methods that `fit` does not take, in lower case, each with the cal
     "sgld": "fit_sgmcmc(model, data, sampler=SGLD(lr=1e-4), ...)",
     "laplace": "fit_laplace(model, data)",
     "kronecker": "fit_gauss_newton(model, data)",
-    "natural": "fit_svi(model, guide, data, optimizer=optim.natural_gradient(0.1), ...)",
+    "natural": (
+        "fit_svi(model, data, MeanFieldGuide(model, scale_map=scale_maps.Precision()), "
+        "optimizer=optim.natural_gradient(0.1))"
+    ),
     "map": 'fit(model, data, method="svi", guide=DeltaGuide(model))',
-    "swag": "fit_svi(model, guide, data, callbacks=[SWAG(guide)], ...)",
+    "swag": "fit_svi(model, data, guide, callbacks=[swag]); swag.posterior(model)",
 }
 
 

@@ -52,9 +52,10 @@ def save_posterior(
 ) -> None:
     """Write a posterior, and the parameters and buffers of its model, to one file.
 
-    The file is written completely or not at all. It has a checksum and a description of the model, but no code. It has
-    no training data, except the inputs that a :class:`~pyro_bnn.RefreshedPosterior` needs; see :doc:`/how_to/save`. If
-    you write a posterior class of your own, it needs :meth:`Posterior.to_record` and :meth:`Posterior.from_record`.
+    The file is written completely or not at all, and replaces an earlier file. It has a checksum and a description of
+    the model, but no code. It has no training data, except the inputs that a :class:`~pyro_bnn.RefreshedPosterior`
+    needs; see :doc:`/how_to/save`. If you write a posterior class of your own, it needs :meth:`Posterior.to_record` and
+    :meth:`Posterior.from_record`.
 
     Args:
         posterior: Result of a fit, an ensemble of such results, or a guide that is a module.

@@ -30,14 +30,16 @@ MAX_QUANTITIES_OF_MODES = 50  # heuristic: largest number of quantities if each 
 LARGEST_WITHIN = 1.1  # heuristic: a chain has explored its mode if R-hat between its two halves is at most this
 
 
-def _of_divergences(count: int | None, num_tolerated: float = 0) -> list[str]:
+def _of_divergences(statistics: ChainStatistics, share_tolerated: float = 0.0) -> list[str]:
+    if (statistics.share_diverging or 0.0) <= share_tolerated:
+        return []
+    count, is_mclmc = statistics.num_diverging, statistics.energy_error is not None
     trajectories = "trajectory" if count == 1 else "trajectories"
-    problem = (
+    shorter = "lower the `energy_error` of MCLMC" if is_mclmc else "raise `target_accept` (0.95)"
+    return [
         f"{count} divergent {trajectories}: the steps are too long for part of the posterior; warm up longer (1000 "
-        "draws), raise `target_accept` (0.95) or, with MCLMC, lower its `energy_error`, or use smoother activations or "
-        "tighter priors."
-    )
-    return [problem] if count is not None and count > num_tolerated else []
+        f"draws), {shorter}, or use smoother activations or tighter priors."
+    ]
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,17 +48,25 @@ class Diagnostics(Shown):
 
     Args:
         num_chains: Number of chains, K.
-        num_divergences: Number of divergent trajectories of all chains after warm-up; None if not reported.
+        statistics: Statistics of the draws.
         bfmi: Bayesian fraction of missing information of each chain, shape (K,); None if energies are not reported.
         latents: Convergence of every element of every latent variable.
         predictions: Convergence of the predictive moments at given inputs; None without inputs.
+        modes: Agreement of predictions for training rows, if the chains began at different modes. Each chain is then
+            judged by itself, as in the status.
     """
 
     num_chains: int
-    num_divergences: int | None
+    statistics: ChainStatistics
     bfmi: Tensor | None
     latents: Convergence
     predictions: Convergence | None
+    modes: "Modes | None" = None
+
+    @property
+    def num_divergences(self) -> int | None:
+        """Number of divergent trajectories of all chains after warm-up; None if not reported."""
+        return self.statistics.num_diverging
 
     def __str__(self) -> str:
         divergences = "not reported" if self.num_divergences is None else self.num_divergences
@@ -68,6 +78,8 @@ class Diagnostics(Shown):
         ]
         if self.predictions is not None:
             lines.append(f"predictions  {self.predictions}")
+        if self.modes is not None:
+            lines.append(f"modes        {self.modes.in_brief}")
         return "\n".join(lines)
 
     @property
@@ -83,6 +95,8 @@ class Diagnostics(Shown):
     @property
     def problems(self) -> list[str]:
         """The problems of the chains, each with a remedy."""
+        if self.modes is not None:
+            return _problems_at(self.modes, self.statistics)
         return [*self._faults, *self._shortness]
 
     @property
@@ -102,7 +116,7 @@ class Diagnostics(Shown):
 
     @property
     def _faults(self) -> list[str]:
-        found = _of_divergences(self.num_divergences)
+        found = _of_divergences(self.statistics)
         if self.bfmi is not None and self.bfmi.min() < SMALLEST_BFMI:
             found.append(f"the smallest BFMI is {self.bfmi.min():.2f}: the tails are explored slowly; warm up longer.")
         what, judged = self.judged
@@ -221,6 +235,10 @@ class Modes(Shown):
         )
 
 
+def _problems_at(modes: Modes, statistics: ChainStatistics) -> list[str]:
+    return [*_of_divergences(statistics, MOST_DIVERGING), *modes.problems]
+
+
 def modes(values: Tensor) -> Modes:
     """Find out from M quantities, shape (K, S, M) with S at least 8, whether the K chains have explored their modes."""
     values = values.detach().double().cpu()
@@ -253,6 +271,7 @@ def diagnose(
     x: Inputs | None,
     *,
     max_quantities: int | None = None,
+    modes: Modes | None = None,
 ) -> Diagnostics:
     """Return diagnostics of at most `max_quantities` latent numbers, and of at most as many predictive moments."""
     if (model is None) != (x is None):
@@ -268,10 +287,11 @@ def diagnose(
             bfmi = torch.as_tensor(arviz.bfmi(energy.double().cpu().numpy()))
     return Diagnostics(
         num_chains=lead[0],
-        num_divergences=statistics.num_diverging,
+        statistics=statistics,
         bfmi=bfmi,
         latents=convergence(_spaced(torch.cat([v.reshape(*lead, -1) for v in samples.values()], 2), max_quantities)),
         predictions=predictions,
+        modes=modes,
     )
 
 
@@ -310,20 +330,18 @@ def judge(
     `at_modes`, each chain began at its own mode and is judged by itself, because chains in different modes need not
     agree. At most a share `MOST_DIVERGING` of all draws may then have divergent steps.
     """
-    num_divergences, done = statistics.num_diverging, in_short(samples, statistics, sampler)
+    done = in_short(samples, statistics, sampler)
     try:
         if at_modes and model is not None and x is not None and (found := modes_of_predictions(model, samples, x)):
-            num_chains, num_draws = next(iter(samples.values())).shape[:2]
-            divergences = _of_divergences(num_divergences, MOST_DIVERGING * num_chains * num_draws)
-            remedies = ["warm up longer."] if found.fault else []
-            problems = [*divergences, *found.problems]
-            return Judgement(_judged(f"{found}; {done}", problems, said=[*divergences, *remedies]), found)
+            problems = _problems_at(found, statistics)
+            said = [*problems[:-1], "warm up longer."] if found.fault else problems
+            return Judgement(_judged(f"{found}; {done}", problems, said=said), found)
         if x is not None and model is not None:
             x = _few_rows(model, x)
         report = diagnose(samples, statistics, model, x, max_quantities=MAX_QUANTITIES)
     except ImportError as error:
         finding = f"{done}; R-hat and effective sample sizes were not computed: {error}".rstrip(".")
-        return Judgement(_judged(finding, _of_divergences(num_divergences)))
+        return Judgement(_judged(finding, _of_divergences(statistics)))
     what, judged = report.judged
     verdict, worst = "not converged" if report.problems else "converged", judged.worst_r_hat
     r_hat = f"R-hat {told_beside(worst, LARGEST_R_HAT, 3)} (limit {LARGEST_R_HAT})"

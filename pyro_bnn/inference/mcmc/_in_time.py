@@ -21,7 +21,7 @@ from ._native import Native, native
 from ._posterior import MCMCPosterior
 from ._run import KIND, Ends, Run, RunPlan
 from ._start import Descent
-from ._traced import UnsupportedError
+from ._traced import CompilerError, UnsupportedError
 
 NUM_TIMED, TIMED_SECONDS, TIMED_STEP = 8, 0.05, 1e-3  # heuristic: chains, least time and step size of a measurement
 
@@ -77,7 +77,7 @@ class TimedChains:
             try:
                 self._native = native(self._potential.value_and_grad, z[:1], timeout=timeout)
             except UnsupportedError as error:
-                raise NotInCError(str(error)) from error
+                raise NotInCError(str(error), is_of_compiler=isinstance(error, CompilerError)) from error
             self.compile_seconds = self._native.compile_seconds
             self._measure(z)
         self.seconds = time.perf_counter() - begin - self.compile_seconds

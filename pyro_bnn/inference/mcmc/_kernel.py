@@ -197,9 +197,9 @@ class Kernel(ABC):
 class NotInCError(ValueError):
     """Raised for ``compile=True`` if C cannot compute the draws; `reason` says why."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, is_of_compiler: bool) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason, self.is_of_compiler = reason, is_of_compiler
 
     def __str__(self) -> str:
         return f'`compile=True` draws in C, but {self.reason}; use `compile="auto"` or `compile=False`.'

@@ -27,7 +27,7 @@ from ..._core.scope import ProcessLock
 from ._decompositions import DECOMPOSITIONS
 from ._emit import Emitted, emitted
 from ._kernel import DIVERGENCE, Compile, Draws, Kernel, NotInCError, ValueAndGrad
-from ._traced import UnsupportedError, traced
+from ._traced import CompilerError, UnsupportedError, traced
 
 MOST_PRODUCTS = 2**20  # heuristic: with more multiplications, torch's matrix products are faster than loops in C
 MOST_PRODUCTS_OF_BLOCKS = 2**24  # heuristic: the same with blocks of rows, whose results stay in the processor's cache
@@ -231,7 +231,7 @@ def native_or_reason(
         return native(value_and_grad, z[:1], max_tree_depth), ""
     except UnsupportedError as error:
         if compile is True:
-            raise NotInCError(str(error)) from error
+            raise NotInCError(str(error), is_of_compiler=isinstance(error, CompilerError)) from error
         return None, str(error)
 
 
@@ -242,7 +242,7 @@ def _require_machine(z: Tensor) -> None:
         raise UnsupportedError(f"C is compiled on Linux and macOS only, and this system is {os.name!r}")
     if _compiler() is None:
         named = os.environ.get("CC")
-        raise UnsupportedError(
+        raise CompilerError(
             f"the C compiler that `CC` names, {named!r}, is not found; correct or unset it"
             if named
             else "there is no C compiler (`CC`, cc, gcc or clang)"
@@ -303,7 +303,7 @@ def _compile(text: str, timeout: float | None) -> ctypes.CDLL:
             if not code:
                 return ctypes.CDLL(str(target))
         said = said[-2000:].strip() or "it said nothing"
-        raise UnsupportedError(f"the C compiler failed with exit status {code} ({' '.join(command)}): {said}")
+        raise CompilerError(f"the C compiler failed with exit status {code} ({' '.join(command)}): {said}")
 
 
 def _called(command: Sequence[str], timeout: float | None) -> tuple[int, str]:
@@ -315,6 +315,6 @@ def _called(command: Sequence[str], timeout: float | None) -> tuple[int, str]:
         except BaseException as error:
             os.killpg(process.pid, signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):
-                raise UnsupportedError(f"the C compiler did not finish in the {timeout:.1f} s that it had") from error
+                raise CompilerError(f"the C compiler did not finish in the {timeout:.1f} s that it had") from error
             raise
     return process.returncode, said

@@ -142,7 +142,7 @@ class MCMCPosterior(Posterior):
         """
         if model is not None:
             _checks.kind("model", model, BayesianModel, "the BayesianModel that was sampled")
-        return diagnose(self.chains, self.statistics, model, x)
+        return diagnose(self.chains, self.statistics, model, x, modes=self.modes)
 
     def _chains(
         self, num_samples: int | None, arguments: tuple[Inputs, ...], stream: Stream

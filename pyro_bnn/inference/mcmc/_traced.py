@@ -26,6 +26,10 @@ class UnsupportedError(Exception):
     """Raised if a density cannot be recorded or written in C. The message is a clause."""
 
 
+class CompilerError(UnsupportedError):
+    """Raised if the C compiler is missing, fails or takes too long, which the user can change."""
+
+
 @contextmanager
 def unsupported_if_it_fails() -> Iterator[None]:
     try:

@@ -192,7 +192,7 @@ def fit_svi(
             num_epochs = _checks.at_least("num_epochs", num_epochs, 1)
             batches.require_passes(num_epochs)
             if isinstance(model, BayesianModel):
-                model.check_target_shape(*batches.first())
+                model.check_target_shape(*(batches.tensors or batches.first()))
             inner = step.prepared(*batches.first())
         loop = Loop(
             step, batches, stream, num_epochs=num_epochs, kl_weight=weight_at, schedules=schedules, callbacks=callbacks

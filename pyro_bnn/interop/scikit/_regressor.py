@@ -292,7 +292,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
         check_is_fitted(self)
         if self._calibration is None:
             tail = (1 - _checks.between_zero_and_one("level", level)) / 2
-            return np.moveaxis(self.predict_quantile(X, [tail, 1 - tail]), 0, -1)
+            return self.predict_quantile(X, [tail, 1 - tail])
         prediction = self._prediction(X, RegressionPrediction, keep_draws=False)
         self._noted(in_units(prediction, self._mean, self._scale))
         ends = self._calibration.interval(prediction, level)
@@ -307,9 +307,11 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
             q: One probability, strictly between 0 and 1, or a list of Q probabilities.
 
         Returns:
-            Quantiles, shape (N,), or (Q, N) for a list; with several targets, there is a last axis O.
+            Quantiles, shape (N,), or (N, Q) for a list; with several targets, (N, O) or (N, O, Q). In
+            :meth:`~pyro_bnn.RegressionPrediction.quantile`, the axis Q comes first.
         """
-        return self._shaped(self._noted(self._in_units(X, keep_draws=True)).quantile(q))
+        quantiles = self._shaped(self._noted(self._in_units(X, keep_draws=True)).quantile(q))
+        return np.moveaxis(quantiles, 0, -1) if np.ndim(q) else quantiles
 
     @explained("regressor.predict_distribution(X)")
     def predict_distribution(self, X: ArrayLike) -> RegressionPrediction:
