@@ -77,7 +77,6 @@ SHORTER = {
     "README.md": {
         "BNNRegressor(random_state=0)": "BNNRegressor(random_state=0, max_iter=20)",
     },
-    "docs/start/install.md": {"sample(1000": "sample(400"},
     "docs/start/regression.md": {"pb.fit(model, (x, y), seed=0)": 'pb.fit(model, (x, y), method="svi", seed=0)'},
     "docs/start/tables.md": {"(random_state=0)": "(random_state=0, max_iter=20)"},
     "docs/how_to/active_learning.md": {
