@@ -23,7 +23,7 @@ LONGEST = {  # 5 to 26 seconds; daily, `test_document_calls.py` compares their c
     *("adapters.md", "export.md", "continual_learning.md", "ensembles.md", "calibrate.md", "chains.md", "laplace.md"),
     *("minibatch_mcmc.md", "graphs.md", "last_layer.md", "active_learning.md", "batch_normalisation.md"),
     *("natural_gradient.md", "hierarchical_priors.md", "own_data.md", "own_network.md", "own_likelihood.md"),
-    *("own_loop.md", "scikit_learn.md", "tables.md", "regression.md", "computation.md", "trust.md"),
+    *("own_loop.md", "scikit_learn.md", "tables.md", "regression.md", "computation.md"),
 }
 
 EXAMPLES = {
