@@ -128,7 +128,7 @@ def floors_of(page):
 
 
 def test_the_page_for_contributors_shows_these_floors():
-    page = (PACKAGE.parent / "docs" / "contributing.md").read_text()
+    page = (PACKAGE.parent / "docs" / "CONTRIBUTING.md").read_text()
     assert floors_of(page) == ([*FLOORS[:-1]], SIDEWAYS)
     assert floors_of(page.replace("| 5 | `results` |", "| 5 | `data` |")) != floors_of(page)
 

@@ -23,7 +23,7 @@ LONGEST = {  # 5 to 26 seconds; daily, `test_document_calls.py` compares their c
     *("adapters.md", "export.md", "continual_learning.md", "ensembles.md", "calibrate.md", "chains.md", "laplace.md"),
     *("minibatch_mcmc.md", "graphs.md", "last_layer.md", "active_learning.md", "batch_normalisation.md"),
     *("natural_gradient.md", "hierarchical_priors.md", "own_data.md", "own_network.md", "own_likelihood.md"),
-    *("own_loop.md", "scikit_learn.md", "tables.md", "regression.md", "computation.md", "trust.md"),
+    *("own_loop.md", "scikit_learn.md", "tables.md", "regression.md", "computation.md"),
 }
 
 EXAMPLES = {
@@ -77,7 +77,6 @@ SHORTER = {
     "README.md": {
         "BNNRegressor(random_state=0)": "BNNRegressor(random_state=0, max_iter=20)",
     },
-    "docs/start/install.md": {"sample(1000": "sample(400"},
     "docs/start/regression.md": {"pb.fit(model, (x, y), seed=0)": 'pb.fit(model, (x, y), method="svi", seed=0)'},
     "docs/start/tables.md": {"(random_state=0)": "(random_state=0, max_iter=20)"},
     "docs/how_to/active_learning.md": {

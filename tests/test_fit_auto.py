@@ -22,7 +22,7 @@ from .tolerances import assert_identical
 pytestmark = pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short fits
 
 ADAM = functools.partial(torch.optim.Adam, lr=0.01)
-CHAINS = "Markov chains from trained networks, because this network is small enough. MCLMC: 8 chains of 20 draws"
+CHAINS = "Chains (MCLMC), because this network is small enough. MCLMC: 8 chains of 20 draws"
 
 
 def wave(num_data=40):

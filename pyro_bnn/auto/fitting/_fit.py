@@ -28,7 +28,7 @@ from ..choosing import Deadline, UnsuitableError, fit_best
 from ._ensemble import MakeGuide, fit_ensemble
 from ._variational import TimeLimit, fit_variational
 
-CHAINS = "Markov chains from trained networks, because this network is small enough"  # in the status
+CHAINS = "Chains (MCLMC), because this network is small enough"  # in the status
 METHODS = ("auto", "svi", "mclmc", "ensemble")
 
 OTHERS = {  # methods that `fit` does not take, in lower case, each with the call that an error suggests
