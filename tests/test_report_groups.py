@@ -122,7 +122,10 @@ def test_few_rows_do_not_say_whether_probabilities_are_calibrated_or_a_class_is_
     y = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
     probs = torch.nn.functional.one_hot(y, 2) * 0.8 + 0.1
     subject = classifier(probs, y, torch.full((8, 2), 0.5))
-    [calibration] = calibration_section(subject).verdicts
+    [calibration], [tile] = calibration_section(subject).verdicts, calibration_section(subject).tiles
+    assert tile.value == "too few rows to tell"
+    assert "mean confidence minus accuracy is -10 ± 10" in calibration.text
+    assert calibration.text.endswith("On average, the probabilities are right within chance.")
     assert (calibration.level, calibration.short) == ("note", "too few rows to judge the calibration")
     recall = accuracy_section(classifier(probs[3:5], y[3:5], torch.full((2, 2), 0.5))).verdicts[1]
     assert (recall.level, recall.short) == ("note", "too few rows of “a” to judge")
@@ -152,7 +155,7 @@ def test_the_cards_name_the_target_and_units_and_intervals_have_one_level():
     remarks = [tile.remark for section in sections for tile in section.tiles]
     assert remarks[0].startswith("smaller is better; best baseline (")
     assert remarks[1].startswith("negative log-likelihood per row, ")
-    assert remarks[2] == "of 600 observed values of price"
+    assert remarks[2] == "of 600 observed values of price; chance gives 86.7 % to 93.0 %"
     labels = labelled("good")
     labels.classified = replace(labels.classified, target="kind")
     accuracy = accuracy_section(labels)

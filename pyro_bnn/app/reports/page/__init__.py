@@ -32,6 +32,7 @@ from .intervals import intervals_section
 from .model import model_in_words
 from .regression import errors_section
 from .section import RULE, Headline, Section, Verdict, first_line, in_order
+from .section import leading as leading
 from .section import level_of as level_of
 from .section import usability as usability
 from .subject import Subject
@@ -141,8 +142,8 @@ def page_of(
     environment.filters |= {"count": "{:,}".format, "percent": percent, "plural": counted, "form": format}
     environment.filters |= {"number": number, "with_error": with_error}
     environment.filters |= {"together": lambda text: unbroken(together(text)), "unbroken": unbroken}
-    causes = causes_in(verdicts)
-    num_shown = verdicts.index(causes[-1]) + 1 if causes else len(verdicts)
+    num_faults = sum(verdict.level != "good" for verdict in verdicts)  # they come first
+    num_shown = num_faults or len(verdicts)
     return environment.get_template("page.html").render(
         title=title,
         level=level_of(verdicts),
@@ -151,7 +152,7 @@ def page_of(
         headline=headline,
         rule=RULE,
         verdicts=verdicts[:num_shown],
-        others=verdicts[num_shown:],
+        right=verdicts[num_shown:],
         sections=sections,
     )
 

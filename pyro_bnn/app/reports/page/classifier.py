@@ -168,10 +168,17 @@ def _by_class(found: Classified, matrix: np.ndarray) -> list[dict[str, Any]]:
             "recall": float(hits[i] / rows[i]) if rows[i] else math.nan,
             "precision": float(hits[i] / predicted[i]) if predicted[i] else math.nan,
             "area": _area(found, i) if 0 < rows[i] < len(found.y) else (math.nan, math.nan),
-            "mistake": f"{found.classes[wrong[i].argmax()]} ({wrong[i].max()})" if wrong[i].any() else "none",
+            "mistake": _mistake(found.classes, wrong[i]),
         }
         for i, name in enumerate(found.classes)
     ]
+
+
+def _mistake(names: Sequence[str], counts: np.ndarray) -> str:
+    """Return the classes for which a class is most often taken, with the number of such rows."""
+    most = int(counts.max())
+    tied = in_series([name for name, count in zip(names, counts, strict=True) if count == most])
+    return f"{tied} ({most}{' each' if (counts == most).sum() > 1 else ''})" if most else "none"
 
 
 def _area(found: Classified, label: int) -> tuple[float, float]:

@@ -74,7 +74,8 @@ def intervals_section(subject: Subject) -> Section | None:
             Tile(
                 f"Inside their {kind}{percent(LEVEL, 0)} interval",
                 percent(headline["held"]),
-                f"of {len(found.y):,} observed values of {found.title}",
+                f"of {len(found.y):,} observed values of {found.title}; chance gives "
+                f"{percent(headline['limits'][0])} to {percent(headline['limits'][1])}",
             ),
         ),
         usable=""  # the verdict that is named says it
