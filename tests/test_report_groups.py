@@ -124,7 +124,7 @@ def test_few_rows_do_not_say_whether_probabilities_are_calibrated_or_a_class_is_
     subject = classifier(probs, y, torch.full((8, 2), 0.5))
     [calibration], [tile] = calibration_section(subject).verdicts, calibration_section(subject).tiles
     assert tile.value == "too few rows to tell"
-    assert "mean confidence minus accuracy is -10 ± 10" in calibration.text
+    assert "mean confidence minus accuracy is -10.0 ± 10.6 points" in calibration.text
     assert calibration.text.endswith("On average, the probabilities are right within chance.")
     assert (calibration.level, calibration.short) == ("note", "too few rows to judge the calibration")
     recall = accuracy_section(classifier(probs[3:5], y[3:5], torch.full((2, 2), 0.5))).verdicts[1]

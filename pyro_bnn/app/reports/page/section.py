@@ -156,7 +156,7 @@ def first_line(verdicts: Sequence[Verdict], scores: str) -> Headline:
     faults = [verdict for verdict in in_order(verdicts) if verdict.level != "good"]
     num_named = max(MOST_NAMED, sum(fault.is_cause or fault.level == "problem" for fault in faults))
     others = len(faults) - num_named
-    reasons = [CAUSE * _explains(faults[0], fault) + fault.short for fault in faults[:num_named]]
+    reasons = [CAUSE * _explains(fault, faults) + fault.short for fault in faults[:num_named]]
     reasons += [counted(others, "more note")] * (others > 0)
     return Headline(
         f"{DECISIONS[word]}.",
@@ -165,15 +165,16 @@ def first_line(verdicts: Sequence[Verdict], scores: str) -> Headline:
     )
 
 
-def _explains(worst: Verdict, fault: Verdict) -> bool:
-    """Return whether a fault can have caused the problem that stands before it."""
-    return worst.level == "problem" and not worst.is_cause and fault.is_cause and fault.level == "note"
+def _explains(fault: Verdict, faults: Sequence[Verdict]) -> bool:
+    """Return whether a fault can have caused a problem, which then stands before it."""
+    has_problem = any(other.level == "problem" and not other.is_cause for other in faults)
+    return has_problem and fault.is_cause and fault.level == "note"
 
 
 def leading(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """Return the worst fault and its first possible cause, which commands quote; [] if there is no fault."""
     faults = [verdict for verdict in in_order(verdicts) if verdict.level != "good"]
-    return faults[:1] + [fault for fault in faults if _explains(faults[0], fault)][:1]
+    return faults[:1] + [fault for fault in faults[1:] if _explains(fault, faults)][:1]
 
 
 def sentence(text: str) -> str:
