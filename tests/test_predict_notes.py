@@ -41,9 +41,12 @@ def test_a_verdict_that_is_known_is_quoted(pyro_bnn, run):
     headline = json.loads(text)["headline"]
     assert (code, known_verdict(run)) == (0, headline)
     _, _, err = pyro_bnn("predict", run, table, "--out", out)
-    verdict, short = headline.partition(". ")[0], "too few epochs to tell whether training had settled"
+    verdict, _, reasons = headline.partition(". ")
+    worst, cause = reasons.partition(";")[0], "possible cause: too few epochs to tell whether training had settled"
     assert verdict.startswith(("Usable", "Not usable"))
-    expected = f"Verdict on the test rows: {verdict}; {short}. Why: pyro-bnn report {run}\n"
+    assert f"; {cause}" in reasons
+    worst = f"{worst[0].lower()}{worst[1:]}"
+    expected = f"Verdict on the test rows: {verdict}; {worst}; {cause}. Why: pyro-bnn report {run}\n"
     assert err.startswith(expected), err
     assert "To see whether" not in err
     assert pyro_bnn("report", run)[0] == 0

@@ -180,7 +180,7 @@ def test_chains_that_are_not_explored_are_named_in_the_first_line():
     short = of_chains(OWN, posterior, Modes(torch.tensor([1.0, 1.5]), 1.0, 0.0))
     wide = Verdict("problem", "uncertainty", "too wide", "", "")
     reasons = first_line([wide, short], "RMSE 2").reasons
-    assert reasons.startswith("1 of 2 chains is too short")
+    assert reasons.startswith("Too wide; possible cause: 1 of 2 chains is too short")
     unknown = of_chains(OWN, posterior, None)
     assert (unknown.level, unknown.short) == (
         "note",

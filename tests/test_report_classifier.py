@@ -118,6 +118,8 @@ def test_the_numbers_of_a_classifier_are_those_of_its_rows():
     rows = {row["name"]: row for row in section.values["classes"]}
     assert {name: (row["hits"], row["rows"]) for name, row in rows.items()} == {"a": (5, 6), "b": (2, 3), "c": (0, 1)}
     assert [row["mistake"] for row in rows.values()] == ["b (1)", "a (1)", "a (1)"]
+    tied = classifier(torch.tensor([sure, sure[::-1]]), torch.tensor([1, 1]), probs[:2])
+    assert accuracy_section(tied).values["classes"][1]["mistake"] == "a and c (1 each)"
     assert [rows[name]["recall"] for name in "abc"] == pytest.approx([5 / 6, 2 / 3, 0])
     assert [rows[name]["precision"] for name in "ab"] == pytest.approx([5 / 7, 2 / 3])
     assert math.isnan(rows["c"]["precision"])
@@ -189,8 +191,8 @@ def test_calibration_is_judged_by_what_chance_gives():
 
     assert verdict(1).level == "good"
     assert verdict(2).level == "problem"
-    assert "too high, on average by" in verdict(2).text
-    assert "too low, on average by" in verdict(0.5).text
+    assert "they are too high on average" in verdict(2).text
+    assert "they are too low on average" in verdict(0.5).text
 
 
 def test_probabilities_that_are_all_too_low_fail_although_chance_gives_as_large_an_error():
@@ -204,7 +206,7 @@ def test_probabilities_that_are_all_too_low_fail_although_chance_gives_as_large_
         "rows": 61,
     }
     assert of_calibration(found).level == "problem"
-    assert "too low, on average by 13.6" in of_calibration(found).text
+    assert "minus accuracy is -13.6 ± 4.5 points): they are too low on average" in of_calibration(found).text
     untold = of_calibration({**found, "gap_error": 0.046})
     assert (untold.level, untold.word) == ("note", "unclear")  # chance alone gives an error above 10 %
     assert of_calibration({**found, "gap_error": 0.046, "error": 0.08, "limit": 0.09}).level == "good"

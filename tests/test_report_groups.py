@@ -1,16 +1,21 @@
 """The report holds errors against predicted standard deviations, and says where rows are too few to judge."""
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import chi2
+from torch.distributions import Normal, StudentT
 
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.calibration import calibration_section
 from pyro_bnn.app.reports.page.classifier import accuracy_section
 from pyro_bnn.app.reports.page.drivers import surprises_section
-from pyro_bnn.app.reports.page.regression import errors_section, intervals_section, of_groups, ranking_of
+from pyro_bnn.app.reports.page.intervals import intervals_section, of_groups, ranking_of
+from pyro_bnn.app.reports.page.regression import errors_section
 from pyro_bnn.app.reports.page.section import Headline, first_line
 from pyro_bnn.app.reports.trained import TREES
 
@@ -37,7 +42,7 @@ def test_the_rmse_of_each_group_is_held_against_its_predicted_sd(factors, short)
     y = scale * torch.tensor(factors).repeat_interleave(num)[:, None] * z.repeat(4)[:, None]
     network = predicted(torch.zeros_like(y), scale, y, num_draws=4, epistemic=1e-6)
     groups, _ = ranking_of(replace(regressed().regressed, y=y, prediction=network), seed=0)
-    assert [group["ratio"] for group in groups] == pytest.approx(factors, rel=0.01)
+    assert [group["ratio"] for group in groups[1:]] == pytest.approx(factors, rel=0.01)
     verdict = of_groups(groups)
     assert (verdict.short, verdict.level) == (short, "note" if short else "good")
     assert ("from the surest rows to the least sure" in verdict.text) == ("quarters" in short)
@@ -47,14 +52,38 @@ def test_the_rmse_of_each_group_is_held_against_its_predicted_sd(factors, short)
 
 
 def test_few_rows_that_are_too_few_by_quarter_are_judged_together():
-    """Fifteen rows allow ratios from 0.4 to 1.6 in a quarter, but sixty rows together show that the sd is too small."""
-    group = {"rows": 15, "predicted": 1.0, "error": (1.5, 0.2), "ratio": 1.5, "limits": (0.4, 1.6)}
-    verdict = of_groups([group] * 4)
+    """Twelve rows allow ratios from 0.5 to 1.55 in a quarter, but fifty rows together show that the sd is too small."""
+    group, whole = {"ratio": 1.5, "limits": (0.5, 1.55)}, {"ratio": 1.5, "limits": (0.74, 1.26)}
+    verdict = of_groups([whole] + [group] * 4)
     assert (verdict.level, verdict.short) == ("note", "predicted sd too small")
     assert verdict.text.endswith("RMSE / predicted sd is 1.50, and chance allows 0.74 to 1.26.")
-    verdict = of_groups([{**group, "error": (1.1, 0.2), "ratio": 1.1}] * 4)
+    verdict = of_groups([{**whole, "ratio": 1.1}] + [{**group, "ratio": 1.1}] * 4)
     assert verdict.word == "unclear"
     assert verdict.text.endswith("RMSE / predicted sd is 1.10, and chance allows 0.74 to 1.26.")
+
+
+@pytest.mark.parametrize("shape", ["equal", "varying", "heavy tails"])
+@pytest.mark.parametrize("number", [15, 50, 500])
+def test_right_sds_are_within_the_limits_of_chance_as_often_as_promised(number, shape):
+    """Targets that follow the predictions are inside in 99 % of the cases; those with 1.7 times the sd are not."""
+    generator, trials = np.random.default_rng(0), 4000
+    scale = np.exp(generator.standard_normal((number, 1))) if shape == "varying" else np.ones((number, 1))
+    freedom = 8.0 if shape == "heavy tails" else math.inf
+    components = Normal(torch.zeros(1, number, 1), torch.tensor(scale)[None])
+    if shape == "heavy tails":
+        components = StudentT(freedom, 0.0, torch.tensor(scale)[None])
+    y = 0.1 * torch.ones(number, 1)  # any targets: the limits do not depend on them
+    network = SimpleNamespace(mean=0 * y, total=components.variance[0], components=components)
+    found = replace(regressed().regressed, y=y, prediction=network)
+    low, high = ranking_of(found, seed=1)[0][0]["limits"]
+    unit = generator.standard_normal if math.isinf(freedom) else lambda shape: generator.standard_t(freedom, shape)
+    errors, sd = scale[:, 0] * unit((trials, number)), float(network.total.mean().sqrt())
+    ratios = np.sqrt(np.square(errors).mean(1)) / sd
+    inside = ((low <= ratios) & (ratios <= high)).mean()
+    assert inside > 0.98 if number == 500 else 0.98 < inside < 0.998  # of many rows, small differences are allowed
+    assert ((low <= 1.7 * ratios) & (1.7 * ratios <= high)).mean() < 0.95
+    if shape == "equal" and number < 500:
+        assert (low, high) == pytest.approx(np.sqrt(np.array(chi2.interval(0.99, number)) / number), abs=0.04)
 
 
 def few_rows(number, *, scale=1.0):
@@ -93,7 +122,10 @@ def test_few_rows_do_not_say_whether_probabilities_are_calibrated_or_a_class_is_
     y = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
     probs = torch.nn.functional.one_hot(y, 2) * 0.8 + 0.1
     subject = classifier(probs, y, torch.full((8, 2), 0.5))
-    [calibration] = calibration_section(subject).verdicts
+    [calibration], [tile] = calibration_section(subject).verdicts, calibration_section(subject).tiles
+    assert tile.value == "too few rows to tell"
+    assert "mean confidence minus accuracy is -10.0 ± 10.6 points" in calibration.text
+    assert calibration.text.endswith("On average, the probabilities are right within chance.")
     assert (calibration.level, calibration.short) == ("note", "too few rows to judge the calibration")
     recall = accuracy_section(classifier(probs[3:5], y[3:5], torch.full((2, 2), 0.5))).verdicts[1]
     assert (recall.level, recall.short) == ("note", "too few rows of “a” to judge")
@@ -123,7 +155,7 @@ def test_the_cards_name_the_target_and_units_and_intervals_have_one_level():
     remarks = [tile.remark for section in sections for tile in section.tiles]
     assert remarks[0].startswith("smaller is better; best baseline (")
     assert remarks[1].startswith("negative log-likelihood per row, ")
-    assert remarks[2] == "of 600 observed values of price"
+    assert remarks[2] == "of 600 observed values of price; chance gives 86.7 % to 93.0 %"
     labels = labelled("good")
     labels.classified = replace(labels.classified, target="kind")
     accuracy = accuracy_section(labels)

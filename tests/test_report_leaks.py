@@ -67,10 +67,11 @@ def test_a_sum_of_columns_begins_the_report_and_problems_come_before_notes(pyro_
     said = "columns casual and member add up to the target (leave them out: --ignore wind,casual,member)"
     assert found["headline"].startswith(f"Not usable as it is. C{said[1:]}; ")
     levels = [
-        (not verdict["is_cause"], ("problem", "note", "good").index(verdict["level"])) for verdict in found["verdicts"]
+        (verdict["level"] != "problem", not verdict["is_cause"], verdict["level"] == "good")
+        for verdict in found["verdicts"]
     ]
-    assert levels == sorted(levels)  # possible causes come first, then the worst
-    assert {0, 1} <= {level for _, level in levels}
+    assert levels == sorted(levels)  # problems come first, then possible causes
+    assert {False, True} == {is_right for *_, is_right in levels}
     assert found["verdicts"][0]["text"].startswith("Columns casual and member add up to the target: ")
 
 

@@ -10,7 +10,8 @@ from pyro_bnn.app.own.targets import Target
 from pyro_bnn.app.reports.drivers import Leak
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.classifier import accuracy_section
-from pyro_bnn.app.reports.page.regression import errors_section, intervals_section
+from pyro_bnn.app.reports.page.intervals import intervals_section
+from pyro_bnn.app.reports.page.regression import errors_section
 from pyro_bnn.app.reports.page.section import Headline, Verdict, first_line, usability
 from pyro_bnn.app.reports.page.verdicts import of_baseline
 from pyro_bnn.app.reports.scores import scores_of

@@ -15,7 +15,8 @@ from pyro_bnn.app.numbers import with_error
 from pyro_bnn.app.reports.page.calibration import calibration_section
 from pyro_bnn.app.reports.page.classifier import accuracy_section
 from pyro_bnn.app.reports.page.fit import of_temperature, of_weights
-from pyro_bnn.app.reports.page.regression import errors_section, intervals_section, of_ranking, ranking_of
+from pyro_bnn.app.reports.page.intervals import intervals_section, of_ranking, ranking_of
+from pyro_bnn.app.reports.page.regression import errors_section
 from pyro_bnn.app.reports.page.section import first_line
 from pyro_bnn.app.reports.page.subject import Regressed
 from pyro_bnn.app.reports.page.verdicts import of_baseline, of_rivals
@@ -218,8 +219,8 @@ def test_the_numbers_of_a_regression_are_those_of_its_rows():
     order = sd[:, 0].argsort()
     ends = [np.sqrt(np.square(y - mean)[rows].mean()) for rows in (order[:150], order[-150:])]
     groups, ranking = ranking_of(found, seed=0)
-    assert [group["rows"] for group in groups] == [150] * 4
-    assert groups[0]["predicted"] < groups[-1]["predicted"]
+    assert [group["rows"] for group in groups] == [600] + [150] * 4
+    assert groups[1]["predicted"] < groups[-1]["predicted"]
     assert [ranking["surest"], ranking["least_sure"]] == pytest.approx(ends)
     shown = f"RMSE is {ends[0]:.4g} in the surest quarter of the rows and {ends[1]:.4g} in the least sure"
     assert shown in of_ranking({**ranking, "correlation": ranking["expected"]}).text or ends[1] <= ends[0]

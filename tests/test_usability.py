@@ -3,7 +3,7 @@
 import pytest
 
 from pyro_bnn.app.reports.page import STEPS, page_of
-from pyro_bnn.app.reports.page.section import DECISIONS, Headline, Verdict, first_line, level_of, usability
+from pyro_bnn.app.reports.page.section import DECISIONS, Headline, Verdict, first_line, leading, level_of, usability
 
 
 def fault(level, about, is_beaten=False):
@@ -47,19 +47,22 @@ def test_the_worst_faults_are_the_reasons():
     line = first_line([tied, fault("note", "uncertainty"), wide, early], "RMSE 2")
     assert line.reasons == "Stopped too early; the intervals are too wide; not clearly better than a line; 1 more note."
     line = first_line([tied, wide, early, narrow], "RMSE 2")
-    assert line.reasons.startswith("Stopped too early; the intervals are too narrow; ")  # a cause comes first
+    assert line.reasons.startswith("The intervals are too narrow; possible cause: stopped too early; ")
+    assert leading([tied, wide, early, narrow]) == [narrow, early]
+    assert leading([tied, wide, early]) == [early]
     line = first_line([fault("problem", "uncertainty"), *4 * [narrow]], "RMSE 2")
     assert "more note" not in line.reasons  # every problem is named
     assert first_line([fault("problem", "fit")], "RMSE 2").scores == ""
 
 
-def test_the_page_begins_with_one_step_and_folds_what_a_longer_training_may_change():
+def test_the_page_begins_with_one_step_and_folds_what_is_right():
     assert STEPS.keys() == DECISIONS.keys()
     early = Verdict("note", "limit", "early", "Stopped early.", "", is_cause=True, changes={"epochs": 8})
     narrow = Verdict("problem", "uncertainty", "narrow", "Too narrow.", "")
     headline = Headline("Not usable as it is.", step="Train again:", command="pyro-bnn train")
-    page = page_of("", "", headline, [early, narrow], [])
-    parts = ("Not usable", "Train again:", "Stopped early.", "<summary>1 other verdict on this run.", "Too narrow.")
+    good = Verdict("good", "fit", "", "Settled.", "")
+    page = page_of("", "", headline, [narrow, early, good], [])
+    parts = ("Not usable", "Train again:", "Too narrow.", "Stopped early.", "<summary>1 check found no", "Settled.")
     places = [page.index(part) for part in parts]
     assert places == sorted(places)
-    assert "other verdict" not in page_of("", "", headline, [narrow], [])
+    assert "found no fault" not in page_of("", "", headline, [good], [])

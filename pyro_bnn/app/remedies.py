@@ -16,6 +16,7 @@ MANIFEST = "manifest.json"  # the file by which a folder of this program is reco
 MORE = 4  # heuristic: multiple of their epochs, or of their draws, that fits which are too short should get
 LEAST = 1.5  # heuristic: chains that are too short should get at least this multiple of their time
 TOO_EARLY = "the training stopped too early"
+CAUSE = "possible cause: "  # in the first line of a report, before a fault that can have caused the problem before it
 MORE_EPOCHS = "Raise --epochs, or --lr."  # for a variational fit that still improved
 
 

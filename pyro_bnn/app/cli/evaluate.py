@@ -60,7 +60,7 @@ def evaluate(
         from ..folders import updating
         from ..own.network import own_code
         from ..reports import evaluation, scores
-        from ..reports.page import level_of, usability, verdicts_on
+        from ..reports.page import leading, level_of, usability, verdicts_on
         from ..reports.page.subject import subject_of
         from ..reports.pictures import pictures_of
         from ..reports.trained import load_trained
@@ -83,9 +83,10 @@ def evaluate(
         if not is_image:
             found, verdicts, _ = verdicts_on(subject_of(run, config, trained, has_drivers=False))
             headline, usable, level = str(found), usability(verdicts), level_of(verdicts)
-            faults = [verdict.text for verdict in verdicts if verdict.level != "good"]
-            more = f"({counted(len(faults) - 1, 'more finding')} in the report.)" if len(faults) > 1 else ""
-            decision = " ".join(filter(None, [found.decision, *faults[:1], more]))
+            said = [verdict.text for verdict in leading(verdicts)]
+            others = sum(verdict.level != "good" for verdict in verdicts) - len(said)
+            more = f"({counted(others, 'more finding')} in the report.)" if others else ""
+            decision = " ".join(filter(None, [found.decision, *said, more]))
             runs.write_verdict(folder, headline)
     output.table(f"{report}")
     output.say()

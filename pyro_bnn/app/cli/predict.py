@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..config import LEVEL
-from ..remedies import quote
+from ..remedies import CAUSE, quote
 from . import options
 from .output import Output, for_terminal
 from .stopping import loading
@@ -178,7 +178,7 @@ def predict(
 def _note_on(run: Path, config: "RunConfig", facts: "Facts", posterior: "RunPosterior") -> list[str]:
     """Return a list with a note on the fault of a run, or [] if the run is good.
 
-    If `evaluate` or `report` has judged the run, the note has their verdict, and the fault that stands first.
+    If `evaluate` or `report` has judged the run, the note has their verdict, the worst fault, and its possible cause.
     """
     from .. import chains, runs  # imported late: importing takes long
 
@@ -193,7 +193,8 @@ def _note_on(run: Path, config: "RunConfig", facts: "Facts", posterior: "RunPost
     if decision == "Usable" or (decision and posterior.status.is_slight):
         fault = ""  # the report has it
     if decision and (fault or decision not in ("Usable", "Usable, with notes")):
-        reason = re.split(r"; (?![^()]*\))|\.(?: |$)", reasons.strip())[0]
+        first, *others = re.split(r"; (?![^()]*\))|\.(?: |$)", reasons.strip())
+        reason = "; ".join([first, *(other for other in others if other.startswith(CAUSE))][:2])
         return [
             f"Verdict on the test rows: {decision}; {reason[:1].lower()}{reason[1:]}. Why: pyro-bnn report {quote(run)}"
         ]

@@ -15,7 +15,7 @@ from ...remedies import quote
 from ...runs import is_chains
 from .calibration import calibrated_section, calibration_section
 from .chains import calmed, chains_section
-from .classifier import accuracy_section, all_right, unknown_section
+from .classifier import accuracy_section, all_right
 from .columns import data_section
 from .drivers import drivers_section, surprises_section
 from .examples import examples_section
@@ -28,12 +28,15 @@ from .fit import (
     training_section,
     weights_section,
 )
+from .intervals import intervals_section
 from .model import model_in_words
-from .regression import errors_section, intervals_section
+from .regression import errors_section
 from .section import RULE, Headline, Section, Verdict, first_line, in_order
+from .section import leading as leading
 from .section import level_of as level_of
 from .section import usability as usability
 from .subject import Subject
+from .unknown import unknown_section
 from .verdicts import of_rivals
 
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
@@ -139,8 +142,8 @@ def page_of(
     environment.filters |= {"count": "{:,}".format, "percent": percent, "plural": counted, "form": format}
     environment.filters |= {"number": number, "with_error": with_error}
     environment.filters |= {"together": lambda text: unbroken(together(text)), "unbroken": unbroken}
-    causes = causes_in(verdicts)
-    num_shown = verdicts.index(causes[-1]) + 1 if causes else len(verdicts)
+    num_faults = sum(verdict.level != "good" for verdict in verdicts)  # they come first
+    num_shown = num_faults or len(verdicts)
     return environment.get_template("page.html").render(
         title=title,
         level=level_of(verdicts),
@@ -149,7 +152,7 @@ def page_of(
         headline=headline,
         rule=RULE,
         verdicts=verdicts[:num_shown],
-        others=verdicts[num_shown:],
+        right=verdicts[num_shown:],
         sections=sections,
     )
 

@@ -31,6 +31,8 @@ def calibration_section(subject: Subject) -> Section | None:
     probs = subject.classified.prediction.probs.cpu()
     found = calibration_of(probs, y, seed=subject.seed)
     num_points, is_chance = max(1, min(NUM_BINS, len(y) // MIN_INPUTS)), found["error"] <= found["limit"]
+    verdict = of_calibration(found, is_calibrated=subject.classified.calibration is not None)
+    value = "too few rows to tell" if verdict.word == "unclear" else "within chance"
     bins = metrics.calibration_bins(probs, y, num_bins=num_points, equal_mass=True).joined(MIN_INPUTS)
     gap = "mean gap between confidence and accuracy" if not is_chance else percent(found["error"])
     remark = f"{gap}; chance alone gives up to {percent(found['limit'])}"
@@ -42,15 +44,15 @@ def calibration_section(subject: Subject) -> Section | None:
             "noun": noun,
             "num_rows": len(y),
             "num_bins": NUM_BINS,
-            "is_chance": is_chance,
+            "gap": _gap_of(found),
             "num_simulations": NUM_SIMULATIONS,
             "limit": LIMIT,
             "found": found,
             "picture": _diagram(probs, y, num_points) if len(bins.counts) > 1 else None,
             "bins": [*columns],
         },
-        (of_calibration(found, is_calibrated=subject.classified.calibration is not None),),
-        (Tile("Calibration error", "within chance" if is_chance else percent(found["error"]), remark),),
+        (verdict,),
+        (Tile("Calibration error", value if is_chance else percent(found["error"]), remark),),
     )
 
 
@@ -82,6 +84,11 @@ def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> dict[str, float]:
     }
 
 
+def _gap_of(found: Mapping[str, float]) -> str:
+    gap = with_error(100 * (found["confidence"] - found["accuracy"]), 100 * found["gap_error"], "+")
+    return f"mean confidence minus accuracy is {gap} points"
+
+
 def of_calibration(found: Mapping[str, float], *, is_calibrated: bool = False) -> Verdict:
     """Judge the calibration of a classifier's probabilities. `is_calibrated` says whether its sets are calibrated."""
     error, gap, gap_error = found["error"], found["confidence"] - found["accuracy"], found["gap_error"]
@@ -89,15 +96,16 @@ def of_calibration(found: Mapping[str, float], *, is_calibrated: bool = False) -
     is_even, is_slight = abs(gap) <= NUM_ERRORS * gap_error, error - found["usual"] < SMALL_EXCESS
     off, too = "slightly off" if is_slight else "not calibrated", f"too {'high' if gap > 0 else 'low'}"
     short = "not calibrated" if is_even else f"slightly {too}" if is_slight else too
-    more = f"{too}, on average by {with_error(100 * abs(gap), 100 * gap_error)} points"
-    direction = "in some places too high and in others too low" if is_even else more
+    direction = "in some places too high and in others too low" if is_even else f"{too} on average"
     is_right = error <= found["limit"] and abs(gap) <= MOST_ERRORS * gap_error
-    good = f"The probabilities are calibrated, within chance ({numbers})."
-    few = f"Too few rows ({found['rows']}) to judge the calibration: {numbers}."
+    both = f"{numbers}; {_gap_of(found)}"
+    good = f"The probabilities are calibrated, within chance ({both})."
+    few = f"Too few rows ({found['rows']}) to judge the calibration ({both})."
+    few += " On average, the probabilities are right within chance." if is_even else ""
     is_few = is_right and (found["rows"] < FEWEST or found["limit"] > COARSE)
     remedy = "For sets of classes with a promised share, train with --calibrate 0.2."
     remedy = "The calibrated sets of classes hold their shares nevertheless." if is_calibrated else remedy
-    text = f"The probabilities are {off} ({numbers}): they are {direction}. {remedy}"
+    text = f"The probabilities are {off} ({both}): they are {direction}. {remedy}"
     verdict = judged(
         "limit" if is_few else "uncertainty",
         f"Problem: the calibration error exceeds the {percent(LIMIT)} quantile of simulations with calibrated "
@@ -120,7 +128,9 @@ def calibrated_section(subject: Subject) -> Section | None:
     if subject.classified is not None:  # of a regression, the section on intervals has verdict and tile
         row = next(row for row in found.rows[1::2] if row["level"] == LEVEL)
         name = f"Inside their calibrated {percent(LEVEL, 0)} set"
-        tiles.append(Tile(name, percent(row["inside"]), f"of {found.num_test:,} {subject.classified.test_name}"))
+        least = percent(limits_by_chance(LEVEL, found.num_calibration, found.num_test)[0])
+        remark = f"of {found.num_test:,} {subject.classified.test_name}; chance gives at least {least}"
+        tiles.append(Tile(name, percent(row["inside"]), remark))
         harmed = found.is_wrong and bool(changes)
         verdicts.append(replace(_of_sets(found), is_cause=harmed, changes=changes if found.is_wrong else {}))
     if changes and not found.is_wrong:

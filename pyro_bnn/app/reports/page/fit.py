@@ -226,7 +226,7 @@ def configuration_section(subject: Subject) -> Section:
         used |= {"method": f"auto, which chose {config.method}"}
     if is_chains(subject.posterior) and not config.time_limit:
         used |= {"time limit": "none given: the number of rows determined the time"}
-    return Section("Configuration", "configuration.html", {"settings": used, "data": subject.data})
+    return Section("Configuration", "configuration.html", {"settings": used, "data": subject.data}, is_folded=True)
 
 
 def _is_auto(subject: Subject) -> bool:
@@ -269,7 +269,7 @@ def about_section(subject: Subject) -> Section:
         "num_epochs": 0 if is_chains(posterior) else len(posterior.history.epochs),
         "most_epochs": config.epochs,
     }
-    return Section("How to repeat", "about.html", values)
+    return Section("How to repeat", "about.html", values, is_folded=True)
 
 
 def training_command(subject: Subject, ending: str, changes: Mapping[str, Any] | None = None) -> str:

@@ -8,6 +8,7 @@ from scipy.stats import binomtest
 
 from ...._core.summary import counted
 from ...config import LEVEL
+from ...remedies import CAUSE
 
 Level: TypeAlias = Literal["good", "note", "problem"]
 About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline", "limit", "unclear", "chains"]
@@ -27,8 +28,8 @@ DECISIONS = {
 """For each word of `usability`, from good to bad, the decision at the beginning of the report."""
 
 RULE = (
-    "A fault that can have caused others, such as a fit that was cut short, stands first: mend it before the others. "
-    "Then the worst verdict comes first. A problem with the predictions or the fit makes a run not usable. A problem "
+    "Problems come first. Next come faults that can have caused others, such as a fit that was cut short: mend these "
+    "before the others. A problem with the predictions or the fit makes a run not usable. A problem "
     "with the uncertainty leaves the predictions usable, unless another method predicts better. With a note, a run is "
     "still usable. If the test rows are too few to tell whether a run is usable, that note comes first."
 )
@@ -85,7 +86,12 @@ class Section:
     verdicts: tuple[Verdict, ...] = ()
     tiles: tuple[Tile, ...] = ()
     usable: str = ""  # scores of the run in words, for the first line of the report
-    is_folded: bool = False  # whether the page shows the title alone at first, since the section is for experts
+    is_folded: bool = False  # whether the page shows the title alone at first, if there is no fault: it is for experts
+
+    @property
+    def has_fault(self) -> bool:
+        """Whether some verdict of the section is not good."""
+        return level_of(self.verdicts) != "good"
 
 
 def judged(about: About, rule: str, *cases: Case) -> Verdict:
@@ -120,6 +126,7 @@ def in_order(verdicts: Sequence[Verdict]) -> list[Verdict]:
         verdicts,
         key=lambda verdict: (
             verdict.level == "good" or verdict.about != decisive,
+            verdict.level != "problem",
             not verdict.is_cause,
             LEVELS.index(verdict.level),
             verdict.level == "problem" and verdict.about == "uncertainty",
@@ -149,12 +156,25 @@ def first_line(verdicts: Sequence[Verdict], scores: str) -> Headline:
     faults = [verdict for verdict in in_order(verdicts) if verdict.level != "good"]
     num_named = max(MOST_NAMED, sum(fault.is_cause or fault.level == "problem" for fault in faults))
     others = len(faults) - num_named
-    reasons = [fault.short for fault in faults[:num_named]] + [counted(others, "more note")] * (others > 0)
+    reasons = [CAUSE * _explains(fault, faults) + fault.short for fault in faults[:num_named]]
+    reasons += [counted(others, "more note")] * (others > 0)
     return Headline(
         f"{DECISIONS[word]}.",
         f"{sentence('; '.join(reasons))}." if reasons else "",
         "" if word == "not usable" or not scores else f"{sentence(scores)}.",
     )
+
+
+def _explains(fault: Verdict, faults: Sequence[Verdict]) -> bool:
+    """Return whether a fault can have caused a problem, which then stands before it."""
+    has_problem = any(other.level == "problem" and not other.is_cause for other in faults)
+    return has_problem and fault.is_cause and fault.level == "note"
+
+
+def leading(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Return the worst fault and its first possible cause, which commands quote; [] if there is no fault."""
+    faults = [verdict for verdict in in_order(verdicts) if verdict.level != "good"]
+    return faults[:1] + [fault for fault in faults[1:] if _explains(fault, faults)][:1]
 
 
 def sentence(text: str) -> str:

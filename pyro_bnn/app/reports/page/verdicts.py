@@ -43,6 +43,12 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
     return float(values.mean()), error
 
 
+def root_and_error(squared: Tensor) -> tuple[float, float]:
+    """Return the root of the mean of squared errors, and the standard error of this root."""
+    mean, error = mean_and_error(squared)
+    return math.sqrt(mean), error / (2 * math.sqrt(mean)) if mean else 0.0
+
+
 def gain_and_error(values: Tensor) -> tuple[float, float]:
     """Return the mean over rows and its standard error, which is larger by Student's t if the rows are few."""
     mean, error = mean_and_error(values)
