@@ -224,10 +224,11 @@ def in_plain_words(posterior: MCMCPosterior) -> str:
         return "many steps of the sampler failed"
     if posterior.modes is None:
         return "too few draws to check the sampler"
-    if not posterior.status and not posterior.status.is_slight and not limit_in(posterior.status.remedy):
-        return f"chains not fully converged, and {STAYS}: judge the run by its scores"
+    doubt = doubt_on(posterior.status)
+    if not posterior.status and STAYS in doubt:
+        return f"chains not fully converged, {doubt}: judge the run by its scores"
     if are_short(posterior.modes):
-        return f"{posterior.modes.unexplored.partition(' to explore')[0]}, {doubt_on(posterior.status)}"
+        return f"{posterior.modes.unexplored.partition(' to explore')[0]}, {doubt}"
     return f"the sampler {'ran long enough' if posterior.status else 'would need longer to be exact'}"
 
 

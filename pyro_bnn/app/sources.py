@@ -109,7 +109,10 @@ def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
     cells = replace(cells, instead="choose another --split-by")
     values = cells.numbers() or cells.days()
     if values is None or cells.is_missing.any():
-        raise ValueError(f"{cells} must hold a number or a date in each row to split by it; choose another --split-by.")
+        got = cells.first_text if values is None else f"an empty cell in {cells.place(cells.row(cells.is_missing))}"
+        raise ValueError(
+            f"{cells} must hold a number or a date in each row to split by it, got {got}; choose another --split-by."
+        )
     order = np.argsort(values[0], kind="stable")
     num_training = min(max(round((1 - fraction) * len(cells)), 1), len(cells))
     return sorted(order[:num_training].tolist()), sorted(order[num_training:].tolist())
