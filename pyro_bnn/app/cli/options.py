@@ -24,13 +24,6 @@ def one_of(*choices: str) -> Callable[[str], list[str]]:
     return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
 
 
-def _check_device(name: str) -> str:
-    if not re.fullmatch(r"(cpu|cuda)(:\d+)?", name):
-        meant = "" if name != "gpu" else " (did you mean 'cuda'?)"
-        raise ValueError(f"unknown device {name!r}{meant}; choose cpu or cuda.")
-    return name
-
-
 Run = Annotated[Path, typer.Argument(help="Folder that `train` wrote.", metavar="RUN")]
 Out = Annotated[Path, typer.Option(help="Folder to write to.")]
 Data = Annotated[
@@ -40,9 +33,7 @@ Data = Annotated[
 Download = Annotated[bool, typer.Option("--download", help="Download missing data into the data folder.")]
 Device = Annotated[
     str,
-    typer.Option(
-        help="Where to compute: cpu, cuda, cuda:1, ...", autocompletion=one_of("cpu", "cuda"), callback=_check_device
-    ),
+    typer.Option(help="Where to compute: cpu, cuda, cuda:1, ...", autocompletion=one_of("cpu", "cuda")),
 ]
 Force = Annotated[
     bool,
@@ -278,7 +269,10 @@ def check_folder(out: Path, *, force: bool) -> None:
 
 
 def check_device(name: str) -> str:
-    """Return the name of a device; raise if torch cannot use the device."""
+    """Return the name of a device; raise if there is no such device, or if torch cannot use it."""
+    if not re.fullmatch(r"(cpu|cuda)(:\d+)?", name):
+        meant = "" if name != "gpu" else " (did you mean 'cuda'?)"
+        raise ValueError(f"unknown device {name!r}{meant}; choose cpu or cuda.")
     import torch  # imported late: importing takes long
 
     if name.startswith("cuda") and not torch.cuda.is_available():
