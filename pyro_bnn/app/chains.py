@@ -86,7 +86,8 @@ def fit_chains(
     if device != "cpu" or Processes.present().are_many:
         raise UnsuitableError("chains in C run on a CPU, in one process")
     fixed = _fixed(config, data, given)
-    configs = {_in_words(choice): choice for choice in _choices(config, data, fixed)}
+    choices = _choices(config, data, fixed)
+    configs = {f"{network_in_words(each)}, {each.likelihood}, prior {each.prior}": each for each in choices}
     chosen = fit_best(
         {name: functools.partial(build_model, choice, data) for name, choice in configs.items()},
         (data.x_train, data.y_train),
@@ -282,7 +283,3 @@ def network_in_words(config: RunConfig) -> str:
     if config.net != "mlp":
         return config.net
     return f"{' + '.join(map(str, config.hidden))} {config.activation} units" if config.hidden else "a linear model"
-
-
-def _in_words(config: RunConfig) -> str:
-    return f"{network_in_words(config)}, {config.likelihood}, prior {config.prior}"

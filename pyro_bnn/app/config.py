@@ -81,24 +81,15 @@ class Setting:
 
     panel: str  # heading in the help
     help: str
-    shown: str | None  # text in the help about the default, which may be empty; None if recipes set the default
-    choices: tuple[str, ...]  # texts that the shell completes; one that ends with a colon is a prefix
-    kinds: tuple[str, ...]  # kinds of data for which the setting may differ from its default
-    check: Callable[[str], object] | None  # raises ValueError if a text is wrong
+    shown: str | None = None  # text in the help about the default, which may be empty; None if recipes set the default
+    choices: tuple[str, ...] = ()  # texts that the shell completes; one that ends with a colon is a prefix
+    kinds: tuple[str, ...] = tuple(KINDS)  # kinds of data for which the setting may differ from its default
+    check: Callable[[str], object] | None = None  # raises ValueError if a text is wrong
 
 
-def setting(
-    panel: str,
-    help: str,
-    *,
-    default: object = MISSING,
-    shown: str | None = None,
-    choices: tuple[str, ...] = (),
-    kinds: tuple[str, ...] = tuple(KINDS),
-    check: Callable[[str], object] | None = None,
-) -> Any:
+def setting(panel: str, help: str, *, default: object = MISSING, **about: Any) -> Any:
     """Make a field of :class:`RunConfig` with a :class:`Setting` in the field's metadata."""
-    return field(default=default, metadata={"setting": Setting(panel, help, shown, choices, kinds, check)})
+    return field(default=default, metadata={"setting": Setting(panel, help, **about)})
 
 
 @dataclass(frozen=True)
