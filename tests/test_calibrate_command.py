@@ -87,6 +87,7 @@ def test_before_and_after_are_measured_on_test_rows(pyro_bnn, place, monkeypatch
     found = json.loads((place / "run" / "metrics.json").read_text())["calibration"]
     assert [row["level"] for row in found["rows"]] == [0.5, 0.5, 0.9, 0.9, 0.95, 0.95]
     assert "95 %, calibrated" in said
+    assert "\nsmallest, middle and largest sd: the share inside in each third of the test rows, sorted by" in said
     assert "in 95 %" not in said  # one table has the shares in intervals
     assert "Calibration was needed: before it, the intervals of 50 % and 90 % were wrong by more than chance." in said
     before, after = found["rows"][2:4]

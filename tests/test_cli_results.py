@@ -168,7 +168,7 @@ def test_pictures_come_in_the_format_that_is_asked_for(pyro_bnn, tmp_path):
 def test_an_unknown_format_is_told_before_anything_is_done(pyro_bnn, tmp_path, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
     code, out, err = pyro_bnn(*arguments, "--format", "gif")
-    assert (code, out, err) == (2, "", "error: unknown format 'gif'; choose png, pdf or svg.\n")
+    assert (code, out, err) == (2, "", "error: --format must be one of 'png', 'pdf', 'svg', got 'gif'. Try --help.\n")
     assert list(tmp_path.iterdir()) == []
 
 

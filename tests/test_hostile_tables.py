@@ -1,5 +1,6 @@
 """Any fault of a table or of arrays is reported in one message, and no files are left behind."""
 
+import io
 import os
 import signal
 import sys
@@ -31,6 +32,10 @@ def with_column(name, cells):
 
 
 GOOD = text(",".join(NAMES), *(",".join(map(str, row)) for row in houses(20)))
+
+MEMORY = io.BytesIO()
+np.savez(MEMORY, x=np.zeros(2))
+ARCHIVE = MEMORY.getvalue()
 
 TABLES = {
     "empty": (b"", (), "is empty; pass a table with a line of names"),
@@ -88,8 +93,12 @@ TABLES = {
         "If it is in cp1252, this command does so: iconv -f cp1252",
     ),
     "UTF-16": ("area,price\n1,2\n".encode("utf-16"), (), "is not text in UTF-8"),
-    "workbook": (b"PK\x03\x04\x14\xe6", (), "is not text; it is a workbook or an archive, which is not read: save the"),
-    "Parquet": (b"PAR1\x15\xe6", (), "it is a Parquet file: rename it to end in .parquet"),
+    "workbook": (b"PK\x03\x04\x14\xe6", (), "table.csv is a workbook or an archive; save the sheet as"),
+    "Parquet": (b"PAR1\x15\xe6", (), "table.csv is a Parquet file; rename it to table.parquet."),
+    "gzip": (b"\x1f\x8b\x08\0", (), "is compressed by gzip; unpack it: gunzip -c "),
+    "JSON": (b'[\n {"area": 1, "price": 2}]', (), "table.csv').to_csv('table-table.csv', index=False)` makes a table"),
+    "arrays": (ARCHIVE, (), "table.csv is a file of arrays; rename it to table.npz."),
+    "web page": (b"<!DOCTYPE html>\n<html>", (), "is a web page or XML; download the table itself"),
     "binary": (bytes(range(128)) * 4, (), "is not t"),
     "no value of the target": (
         with_column("none", iter([""] * 20)),
@@ -179,11 +188,11 @@ def test_a_table_that_cannot_be_used_is_refused_with_a_remedy(pyro_bnn, tmp_path
 
 def test_a_file_that_is_none_is_refused(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "text.csx").touch()
+    (tmp_path / "text.csx").write_text("a,y\n")
     for name, message in (
         ("nothing.csv", "there is no file nothing.csv and no table in its folder; correct the path."),
         ("nowhere/a.csv", "there is no file nowhere/a.csv, since there is no folder nowhere; correct the path."),
-        ("text.csx", "text.csx ends in .csx; rename it to an ending of tables (.csv,"),
+        ("text.csx", "text.csx is text; rename it to text.csv if it holds a table."),
         ("texts.csv", "there is no file texts.csv (did you mean 'text.csx'?)."),
         ("text.cvs", "there is no file text.cvs (did you mean 'text.csx'?)."),
     ):
@@ -191,9 +200,7 @@ def test_a_file_that_is_none_is_refused(pyro_bnn, tmp_path, monkeypatch):  # noq
         assert (code, message in err) == (2, True), err
     write_table(tmp_path / "table.csv", houses(20))
     code, _, err = pyro_bnn("train", "table.csv", "--out", "run")
-    said = (
-        "needs --target: the name of the column to predict. Its columns are 'area', 'rooms', 'city', 'garden', 'price'."
-    )
+    said = "Missing --target. Its columns are 'area', 'rooms', 'city', 'garden', 'price'. Example: pyro-bnn train "
     assert (code, said in err) == (2, True)
     code, _, err = pyro_bnn("train", "houses2.csv", "--target", "y", "--out", "run")
     assert (code, "there is no file houses2.csv; its folder holds table.csv: name one of them." in err) == (2, True)
@@ -262,7 +269,7 @@ def test_a_file_that_holds_no_arrays_is_refused(pyro_bnn, tmp_path, content):  #
 def test_a_single_array_that_was_renamed_is_told(pyro_bnn, tmp_path):  # noqa: F811
     np.save(tmp_path / "data.npy", np.zeros((20, 2)))
     path = (tmp_path / "data.npy").rename(tmp_path / "data.npz")
-    assert "data.npz holds a single array, as a *.npy file; write x and y with `numpy.savez`" in refused(pyro_bnn, path)
+    assert "data.npz is a single array, as in a *.npy file; write x and y with `numpy.savez`" in refused(pyro_bnn, path)
 
 
 LABELS = ["a", "b"] * 10
@@ -308,7 +315,7 @@ def test_a_pipe_is_no_file(pyro_bnn, tmp_path, name):  # noqa: F811
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-    assert "is not a file; pass" in message
+    assert "is a folder; pass a table" in message or "is no regular file; pass" in message
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -330,7 +337,7 @@ def test_damaged_arrays_are_named_whatever_is_wrong_with_them(tmp_path, save):
 def test_a_damaged_parquet_file_is_named(pyro_bnn, tmp_path):  # noqa: F811
     path = tmp_path / "table.parquet"
     path.write_bytes(b"PAR1" + 50 * b"x" + b"PAR1")
-    assert "is not a Parquet file, or is damaged" in refused(pyro_bnn, path, "--target", "y")
+    assert "table.parquet is a damaged Parquet file (" in refused(pyro_bnn, path, "--target", "y")
 
 
 def test_a_parquet_file_without_pyarrow_names_the_extra(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811

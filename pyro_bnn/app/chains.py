@@ -86,7 +86,8 @@ def fit_chains(
     if device != "cpu" or Processes.present().are_many:
         raise UnsuitableError("chains in C run on a CPU, in one process")
     fixed = _fixed(config, data, given)
-    configs = {_in_words(choice): choice for choice in _choices(config, data, fixed)}
+    choices = _choices(config, data, fixed)
+    configs = {f"{network_in_words(each)}, {each.likelihood}, prior {each.prior}": each for each in choices}
     chosen = fit_best(
         {name: functools.partial(build_model, choice, data) for name, choice in configs.items()},
         (data.x_train, data.y_train),
@@ -224,10 +225,11 @@ def in_plain_words(posterior: MCMCPosterior) -> str:
         return "many steps of the sampler failed"
     if posterior.modes is None:
         return "too few draws to check the sampler"
-    if not posterior.status and not posterior.status.is_slight and not limit_in(posterior.status.remedy):
-        return f"chains not fully converged, and {STAYS}: judge the run by its scores"
+    doubt = doubt_on(posterior.status)
+    if not posterior.status and STAYS in doubt:
+        return f"chains not fully converged, {doubt}: judge the run by its scores"
     if are_short(posterior.modes):
-        return f"{posterior.modes.unexplored.partition(' to explore')[0]}, {doubt_on(posterior.status)}"
+        return f"{posterior.modes.unexplored.partition(' to explore')[0]}, {doubt}"
     return f"the sampler {'ran long enough' if posterior.status else 'would need longer to be exact'}"
 
 
@@ -281,7 +283,3 @@ def network_in_words(config: RunConfig) -> str:
     if config.net != "mlp":
         return config.net
     return f"{' + '.join(map(str, config.hidden))} {config.activation} units" if config.hidden else "a linear model"
-
-
-def _in_words(config: RunConfig) -> str:
-    return f"{network_in_words(config)}, {config.likelihood}, prior {config.prior}"

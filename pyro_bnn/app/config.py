@@ -15,14 +15,15 @@ from .specs import (
     PRIOR_CHOICES,
     PRIORS,
     TABLES,
+    check_content,
     make_init,
     make_inputs,
     make_kl_weight,
     make_optimizer,
     make_prior,
+    near,
     numbers_in,
     parts_of,
-    remedy_for_binary,
     unknown_data,
 )
 from .validation import checked, parsed
@@ -40,8 +41,7 @@ def kind_of(dataset: str) -> str:
     if ending == ".npz" or ending in TABLES:
         return "arrays" if ending == ".npz" else "table"
     if ending and Path(dataset).is_file():
-        rename = f"rename it to an ending of tables ({', '.join(TABLES)}) or arrays (.npz)"
-        raise ValueError(f"{dataset} ends in {ending}; {remedy_for_binary(dataset) or rename}.")
+        check_content(Path(dataset))
     raise unknown_data(dataset)
 
 
@@ -81,24 +81,15 @@ class Setting:
 
     panel: str  # heading in the help
     help: str
-    shown: str | None  # text in the help about the default, which may be empty; None if recipes set the default
-    choices: tuple[str, ...]  # texts that the shell completes; one that ends with a colon is a prefix
-    kinds: tuple[str, ...]  # kinds of data for which the setting may differ from its default
-    check: Callable[[str], object] | None  # raises ValueError if a text is wrong
+    shown: str | None = None  # text in the help about the default, which may be empty; None if recipes set the default
+    choices: tuple[str, ...] = ()  # texts that the shell completes; one that ends with a colon is a prefix
+    kinds: tuple[str, ...] = tuple(KINDS)  # kinds of data for which the setting may differ from its default
+    check: Callable[[str], object] | None = None  # raises ValueError if a text is wrong
 
 
-def setting(
-    panel: str,
-    help: str,
-    *,
-    default: object = MISSING,
-    shown: str | None = None,
-    choices: tuple[str, ...] = (),
-    kinds: tuple[str, ...] = tuple(KINDS),
-    check: Callable[[str], object] | None = None,
-) -> Any:
+def setting(panel: str, help: str, *, default: object = MISSING, **about: Any) -> Any:
     """Make a field of :class:`RunConfig` with a :class:`Setting` in the field's metadata."""
-    return field(default=default, metadata={"setting": Setting(panel, help, shown, choices, kinds, check)})
+    return field(default=default, metadata={"setting": Setting(panel, help, **about)})
 
 
 @dataclass(frozen=True)
@@ -322,13 +313,15 @@ class RunConfig:
         for name, setting in settings().items():
             text = getattr(self, name)
             known = {choice.partition(":")[0] for choice in setting.choices}
-            found = re.fullmatch("([a-z-]+)(:.*)?", text) if isinstance(text, str) and known else None
+            found = re.fullmatch("([A-Za-z-]+)(:.*)?", text) if isinstance(text, str) and known else None
             if setting.check is None or (only_names and (found is None or found[1] in known)):
                 continue
             try:
                 setting.check(text)
             except ValueError as error:
                 said = str(error).rstrip(".")
+                if found is not None and found[1] not in known and "did you mean" not in said:
+                    said += near(found[1].lower(), known)
                 is_named = name == "dataset" or f"`{name}`" in said
                 problems.append(said if is_named else f"`{name}`: {said}")
         return problems
@@ -346,7 +339,8 @@ class RunConfig:
         if kind == "images" and self.likelihood != "categorical":
             problems.append("`likelihood` of image sets is categorical")
         if kind != "images" and self.inputs not in ("standardized", "raw"):
-            problems.append("`inputs` of tables and arrays must be standardized or raw")
+            meant = near(self.inputs, ("standardized", "raw"))
+            problems.append(f"`inputs` of tables and arrays must be standardized or raw, got {self.inputs!r}{meant}")
         if self.accuracy and self.likelihood != "categorical":
             problems.append("`accuracy` is recorded for classes only; leave out --accuracy")
         if self.estimator != "weights" and self.guide != "mean-field":

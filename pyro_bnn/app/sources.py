@@ -14,7 +14,7 @@ from ..results.calibration import fewest_rows, set_aside
 from . import datasets
 from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
-from .own.amounts import said_of
+from .own.amounts import on_lost_unit, said_of
 from .own.arrays import (
     array_checksum,
     array_labels,
@@ -34,7 +34,6 @@ from .own.targets import Target, guessed, learned_classes, learned_numbers, targ
 MOST_CERTAIN = 0.95  # largest level that `pyro-bnn evaluate` measures; --calibrate must hold out enough rows for it
 FEWEST_HELD_OUT = fewest_rows(MOST_CERTAIN)
 FEWEST_ROWS, FEW_ROWS = 10, 50  # heuristic: with fewer rows, nothing can be learned, or little
-MOST_NAMED = 8  # largest number of columns of which a sentence gives the numbers of inputs
 
 
 def load(
@@ -66,21 +65,13 @@ def trained_on(config: RunConfig, data: Dataset) -> str:
     shape = " x ".join(map(str, data.facts.input_shape))
     classes = f"{len(data.classes)} classes of " if data.classes else ""
     what = f"{classes}{data.facts.target.name!r}"
+    table = data.facts.table
+    origin = "" if table is None or len(table.features) == table.width else f" from {len(table.features)} columns"
     calibrate = "" if data.held_out is None else f", and {counted(len(data.held_out[0]), 'row')} for calibration"
     return (
-        f"Trained on {counted(len(data.x_train), 'row')} of {shape} inputs{_origin(data.facts)} for {what}. Held out: "
+        f"Trained on {counted(len(data.x_train), 'row')} of {shape} inputs{origin} for {what}. Held out: "
         f"{counted(len(data.x_test), 'test row')}{calibrate}."
     )
-
-
-def _origin(facts: Facts) -> str:
-    """Say how many inputs the network has for each column of a table; return "" if it has one for each column."""
-    features = [] if facts.table is None else facts.table.features
-    wide = [f"{feature.name!r} {feature.width}" for feature in features if feature.width > 1]
-    if not wide:
-        return ""
-    shown = ", ".join(wide[:MOST_NAMED]) + (", ..." if len(wide) > MOST_NAMED else "")
-    return f" from {len(features)} columns ({shown}{'' if len(wide) == len(features) else '; the others 1 each'})"
 
 
 def split_rows(
@@ -109,7 +100,10 @@ def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
     cells = replace(cells, instead="choose another --split-by")
     values = cells.numbers() or cells.days()
     if values is None or cells.is_missing.any():
-        raise ValueError(f"{cells} must hold a number or a date in each row to split by it; choose another --split-by.")
+        got = cells.first_text if values is None else f"an empty cell in {cells.place(cells.row(cells.is_missing))}"
+        raise ValueError(
+            f"{cells} must hold a number or a date in each row to split by it, got {got}; choose another --split-by."
+        )
     order = np.argsort(values[0], kind="stable")
     num_training = min(max(round((1 - fraction) * len(cells)), 1), len(cells))
     return sorted(order[:num_training].tolist()), sorted(order[num_training:].tolist())
@@ -331,7 +325,8 @@ def read_sample(
     if faults:
         raise ValueError(" Also, ".join(faults))
     notes += [f"Categories that training did not have count as unknown: {said}."] if unseen else []
-    notes += [*_on_numbers(otherwise), *encoding.on_units(otherwise)]
+    lost = (on_lost_unit(name, encoding.written[name], form) for name, form in otherwise.items())
+    notes += [*_on_numbers(otherwise), *filter(None, lost)]
     y, has_target, on_targets = _known_targets(facts.target, config.target, table)
     unused = [name for name in table.names if name not in (*encoding.names, config.target)]
     known = {*config.ignore, *encoding.identifiers}

@@ -6,7 +6,10 @@ The library is loaded only when a specification is read.
 from __future__ import annotations
 
 import functools
+import re
+import zipfile
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,14 +32,23 @@ HELD_OUT: dict[str, tuple[int, ...]] = {"fashion-mnist": (), "mnist": (), "digit
 DATA_SETS = tuple(HELD_OUT)
 
 TABLES = (".csv", ".tsv", ".txt", ".data", ".dat", ".parquet")  # files that are read as tables
-WORKBOOK = "it is a workbook or an archive, which is not read: save the sheet as a CSV file"
-BINARY = {
-    b"PK\x03\x04": WORKBOOK,  # *.xlsx, *.ods, *.zip
-    b"\xd0\xcf\x11\xe0": WORKBOOK,  # *.xls
-    b"\x1f\x8b": "it is compressed by gzip: unpack it",
-    b"PAR1": "it is a Parquet file: rename it to end in .parquet",
+SHEET, EXPORT = "save the sheet as a CSV file", "export the table as a CSV file"
+JSON = "`pandas.read_json({path!r}%s).to_csv('{stem}-table.csv', index=False)` makes a table of it"
+CONTENTS = {
+    rb"PK\x03\x04": ("a workbook or an archive", SHEET),  # *.xlsx, *.ods, *.zip
+    rb"\xd0\xcf\x11\xe0": ("a workbook", SHEET),  # *.xls
+    rb"\x1f\x8b": ("compressed by gzip", "unpack it: gunzip -c {path} > unpacked.csv"),
+    rb"PAR1": ("a Parquet file", "rename it to {stem}.parquet"),
+    rb"\x93NUMPY": ("a single array, as in a *.npy file", "write x and y with `numpy.savez`"),
+    rb"\x80[\x02-\x05]": ("a pickle of Python", "save its table with `table.to_csv('{stem}-table.csv', index=False)`"),
+    rb"%PDF": ("a PDF document", EXPORT),
+    rb"\x89HDF": ("an HDF5 file", EXPORT),
+    rb"SQLite": ("an SQLite database", EXPORT),
+    rb"(?i)<(html|!doctype|\?xml)": ("a web page or XML", "download the table itself, as a CSV file"),
+    rb"\{.*\}\s*\n": ("JSON", JSON % ", lines=True"),
+    rb"\[\s*[\[{]|\{\s*[\"}]": ("JSON", JSON % ""),
 }
-"""First bytes of files that are no text, and what to do with such files."""
+"""Patterns of the first bytes of files that are no tables in text, what these files are, and what to do with them."""
 PIXEL_SCALE_FLOOR = 0.003  # about one grey level, added to the sd of each pixel against division by nearly 0
 OPTIMIZERS = ("adam", "sgd", "natural")  # numbers may follow `natural`, as in ``natural:DECAY,CLIP``
 PRIORS: dict[str, tuple[Callable[..., pb.Prior], str]] = {
@@ -209,11 +221,31 @@ def unknown_data(dataset: str) -> ValueError:
     return ValueError(f"unknown data set {dataset!r}{meant}; choose {', '.join(DATA_SETS)}, or {own}.")
 
 
-def remedy_for_binary(path: str | Path) -> str:
-    """Return what to do with a workbook, an archive or a Parquet file instead of reading it as text, or ""."""
-    with Path(path).open("rb") as file:
-        begin = file.read(4)
-    return next((remedy for first, remedy in BINARY.items() if begin.startswith(first)), "")
+def check_content(path: Path, expected: str = "") -> None:
+    """Raise unless a path is that of a file whose first bytes are those of what is expected.
+
+    `expected` is "text", "a Parquet file", "a file of arrays", or "" if the ending of the path fits no data.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}.")
+    if not path.is_file():
+        what = "a folder" if path.is_dir() else "no regular file"
+        raise ValueError(f"{path} is {what}; pass a table in a file, such as table.csv, or arrays, such as data.npz.")
+    with path.open("rb") as file:
+        line = next((line.lstrip(b"\xef\xbb\xbf \t") for line in file if line.strip()), b"")
+        begin = line[:5000] + file.read(200)
+    if not begin:
+        raise ValueError(f"{path} is empty; pass a table with a line of names and a line for each row, or arrays.")
+    text = "text", "rename it to {stem}.csv if it holds a table"
+    what, remedy = next((about for pattern, about in CONTENTS.items() if re.match(pattern, begin)), text)
+    if begin.startswith(b"PK"):
+        names: list[str] = []
+        with suppress(Exception), zipfile.ZipFile(path) as archive:  # a damaged archive raises errors of many kinds
+            names = archive.namelist()
+        if all(name.endswith(".npy") for name in names) and (names or expected == "a file of arrays"):
+            what, remedy = "a file of arrays", "rename it to {stem}.npz"
+    if what != expected:
+        raise ValueError(f"{path} is {what}; {remedy.format(path=str(path), stem=path.stem)}.")
 
 
 def near(name: str, names: Collection[str]) -> str:

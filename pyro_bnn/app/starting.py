@@ -52,8 +52,9 @@ def _asked(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> RunCon
         raise ValueError(
             "--method must be auto, mclmc or svi, got nuts; to compare a trained run with NUTS: pyro-bnn compare RUN"
         )
-    if settings.get("target") in settings.get("ignore", ()):
-        raise ValueError(f"the target {settings['target']!r} cannot be among --ignore; leave it out.")
+    for option in ("features", "ignore"):
+        if settings.get("target") in settings.get(option, ()):
+            raise ValueError(f"the target {settings['target']!r} cannot be among --{option}; leave it out.")
     if "net" in settings:
         if "hidden" in settings:
             raise ValueError("--hidden is for the network of fully connected layers; leave it out with --net.")
@@ -64,9 +65,6 @@ def _asked(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> RunCon
         return replace(recipes.find_recipe(dataset, recipe or "default"), **settings)
     if recipe is not None:
         raise ValueError(f"recipes are for image sets; leave out --recipe {recipe} with data of your own.")
-    if kind_of(dataset) == "table" and "target" not in settings:
-        columns = columns_of(dataset, header=settings.get("header", True))
-        raise ValueError(f"{dataset} needs --target: the name of the column to predict.{columns}")
     guesses: dict[str, Any] = {"dataset": str(Path(dataset).resolve()), "method": method_for(settings)}
     if kind_of(dataset) == "arrays":
         guesses["target"] = ""
@@ -77,12 +75,10 @@ def _asked(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> RunCon
 
 
 def columns_of(dataset: str, *, header: bool) -> str:
-    """Return a sentence that names the columns of a table, or "" if there is no such file."""
+    """Return a sentence that names the columns of a table."""
     from .own.cells import listed
     from .own.reading import hint_of_header, read_table  # imported late: loads pandas
 
-    if not Path(dataset).exists():
-        return ""
     table = read_table(dataset, header=header)
     return f" Its columns are {listed(table.names, MOST_COLUMNS)}.{hint_of_header(table.names)}"
 
@@ -110,8 +106,6 @@ def _completed(config: RunConfig, dataset: str, given: Mapping[str, Any]) -> tup
     from . import sources  # imported late: loads torch
 
     guesses: dict[str, Any] = {}
-    if not Path(dataset).exists():
-        raise FileNotFoundError(f"there is no file {dataset}.")
     is_guessed = "likelihood" not in given
     guesses["likelihood"], reason, num_rows, has_test_rows = sources.first_look(config, guesses=is_guessed)
     if has_test_rows:

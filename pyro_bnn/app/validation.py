@@ -1,6 +1,7 @@
 """Makes dataclasses from JSON. Pydantic checks each field, and one error message names all faults."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
@@ -59,4 +60,6 @@ def _clause(fault: Any, names: Sequence[str]) -> str:
     is_share = fault["type"] == "less_than" and fault["ctx"]["lt"] == 1
     words = words.replace("below 1", "at least 0 and below 1") if is_share else words
     hint = f" (did you mean {value / 100:g}?)" if is_share and 10 <= value < 100 else ""  # 2 may mean 0.2, or 2 %
+    if fault["type"] == "literal_error" and (meant := nearest(str(value), re.findall("'(.*?)'", words))):
+        hint = f" (did you mean {meant!r}?)"
     return f"{name} {words}, got {got if len(got) <= 80 else type(value).__name__}{hint}"

@@ -106,24 +106,22 @@ def compare(
         elif run is None:
             output.say(f"{method}: {status}")
 
+    count = num_samples or (NUM_SAMPLES if run is None else NUM_SAMPLES_OF_RUN)
+    chains = f"four chains of {count} draws each (and as many of warm-up)"
     config = None if run is None else runs.load_config(run)
     if run is not None:
         runs.check_apart(out, run)
     opened = creating(out, command="compare", force=force, picture_format=picture_format)
     with opened as folder, own_code("mlp" if config is None else config.net), silent_fits():  # `tell` prints statuses
         if run is None or config is None:
-            count = num_samples or NUM_SAMPLES
-            output.say(
-                f"Fitting NUTS and seven methods to a noisy sine, with seed {seed}. NUTS: {chains_of(count)} ..."
-            )
+            output.say(f"Fitting NUTS and seven methods to a noisy sine, with seed {seed}. NUTS: {chains} ...")
             study = RegressionStudy(seed=seed, num_steps=num_steps or NUM_STEPS, num_samples=count)
             result, shown = without_unknown_errors(study.run(tell)), (study.x, study.y)
             verdict = result.differences
             text = f"{result.tables}\n\n{verdict}"
         else:
             rows = sources.load(config, root=data, download=download, facts=runs.read_facts(run))
-            count = num_samples or NUM_SAMPLES_OF_RUN
-            output.say(f"NUTS draws {chains_of(count)} for {len(rows.x_train):,} rows, with seed {seed} ...")
+            output.say(f"NUTS draws {chains} for {len(rows.x_train):,} rows, with seed {seed} ...")
             if config.method == "svi" and config.kl_weight != "1":
                 output.say(
                     f"The run has a cold posterior (--kl-weight {config.kl_weight}), but the chains have KL weight 1."
@@ -194,8 +192,3 @@ def expected_time(seconds: float, num_samples: int) -> str:
         f"{said} If that is too long, stop with Ctrl-C; then {draws}compare a run with fewer training rows: "
         "`pyro-bnn train --test-fraction 0.9` trains on a tenth of the rows."
     )
-
-
-def chains_of(count: int) -> str:
-    """Return the number and the length of the NUTS chains, in words."""
-    return f"four chains of {count} draws each (and as many of warm-up)"

@@ -50,8 +50,7 @@ def evaluate(
     intervals. It should be 90 %. Trees predict numbers without an uncertainty, so they have no such share.
 
     After `train --calibrate`, the first table has these shares instead, before ("network") and after calibration, with
-    the mean width of the intervals. It also has the share for each third of the rows,
-    sorted by the predicted sd. The calibrated share is right on average over all rows, not in each third.
+    the mean width of the intervals, and the share for each third of the rows, sorted by the predicted sd.
     """
     options.check_run(run)
     with loading():
@@ -89,6 +88,13 @@ def evaluate(
             decision = " ".join(filter(None, [found.decision, *said, more]))
             runs.write_verdict(folder, headline)
     output.table(f"{report}")
+    if isinstance(report, scores.OwnDataScores) and report.calibration is not None:
+        spread = report.calibration.spread
+        output.say(
+            f"\nsmallest, middle and largest {spread}: the share inside in each third of the test rows, sorted by the "
+            f"predicted {spread}. The calibrated share is right on average, not in each third.",
+            style="dim",
+        )
     output.say()
     if decision:
         output.say(decision, style=STYLES[level])

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from .. import recipes, specs
-from ..config import IMAGE_SETS, PANELS, PICTURE_FORMATS, RunConfig, option_of, settings
+from ..config import IMAGE_SETS, PANELS, RunConfig, option_of, settings
 from ..remedies import MANIFEST, no_run
 from ..specs import TABLES
 
@@ -21,29 +21,7 @@ MOST_NAMED = 5  # largest number of files in an error message
 
 def one_of(*choices: str) -> Callable[[str], list[str]]:
     """Return a function that the shell calls to complete a half-typed word to one of the choices."""
-
-    def complete(incomplete: str) -> list[str]:
-        return [choice for choice in choices if choice.startswith(incomplete)]
-
-    return complete
-
-
-def _check_format(name: str) -> str:
-    if name not in PICTURE_FORMATS:
-        raise ValueError(f"unknown format {name!r}; choose png, pdf or svg.")
-    return name
-
-
-def _check_draws(num_samples: int | None) -> int | None:
-    if num_samples is not None and num_samples < 2:
-        raise ValueError(f"--num-samples must be at least 2 to measure uncertainty, got {num_samples}.")
-    return num_samples
-
-
-def _check_device(name: str) -> str:
-    if not re.fullmatch(r"(cpu|cuda)(:\d+)?", name):
-        raise ValueError(f"unknown device {name!r}; choose cpu or cuda.")
-    return name
+    return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
 
 
 Run = Annotated[Path, typer.Argument(help="Folder that `train` wrote.", metavar="RUN")]
@@ -55,24 +33,14 @@ Data = Annotated[
 Download = Annotated[bool, typer.Option("--download", help="Download missing data into the data folder.")]
 Device = Annotated[
     str,
-    typer.Option(
-        help="Where to compute: cpu, cuda, cuda:1, ...", autocompletion=one_of("cpu", "cuda"), callback=_check_device
-    ),
+    typer.Option(help="Where to compute: cpu, cuda, cuda:1, ...", autocompletion=one_of("cpu", "cuda")),
 ]
 Force = Annotated[
     bool,
     typer.Option("--force", help="Replace a folder that pyro-bnn made. Files in it from other programs are kept."),
 ]
 DrawSeed = Annotated[int, typer.Option(help="Seed of the draws of the weights.")]
-Format = Annotated[
-    str,
-    typer.Option(
-        "--format",
-        help="Format of pictures: png, pdf or svg.",
-        autocompletion=one_of(*PICTURE_FORMATS),
-        callback=_check_format,
-    ),
-]
+Format = Annotated[Literal["png", "pdf", "svg"], typer.Option("--format", help="Format of pictures.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the results, or the error, as JSON, and the text to standard error.")
 ]
@@ -87,11 +55,7 @@ Unknown = Annotated[
 ]
 EvaluateDraws = Annotated[
     int | None,
-    typer.Option(
-        help="Number of draws of the weights.",
-        callback=_check_draws,
-        show_default="100; for chains 800, or all if fewer",
-    ),
+    typer.Option(help="Number of draws of the weights.", min=2, show_default="100; for chains 800, or all if fewer"),
 ]
 
 
@@ -290,12 +254,11 @@ def check_columns(table: Path, names: Sequence[str], *, header: bool = True) -> 
 
 def check_file(out: Path, *, force: bool) -> None:
     """Raise if the file `out` cannot be written or must not be replaced. Call this before a long computation."""
-    if out.is_dir():
-        raise IsADirectoryError(f"--out must be a file, and {out} is a folder; name a file in it.")
+    from ..._core.checks import file_to_write  # imported late: loads torch
+
+    file_to_write("--out", out)
     if out.exists() and not force:
         raise FileExistsError(f"{out} exists; choose another --out, or pass --force to replace it.")
-    if not out.resolve().parent.is_dir():
-        raise FileNotFoundError(f"--out must lie in a folder, and there is no folder {out.parent}; make it first.")
 
 
 def check_folder(out: Path, *, force: bool) -> None:
@@ -306,7 +269,10 @@ def check_folder(out: Path, *, force: bool) -> None:
 
 
 def check_device(name: str) -> str:
-    """Return the name of a device; raise if torch cannot use the device."""
+    """Return the name of a device; raise if there is no such device, or if torch cannot use it."""
+    if not re.fullmatch(r"(cpu|cuda)(:\d+)?", name):
+        meant = "" if name != "gpu" else " (did you mean 'cuda'?)"
+        raise ValueError(f"unknown device {name!r}{meant}; choose cpu or cuda.")
     import torch  # imported late: importing takes long
 
     if name.startswith("cuda") and not torch.cuda.is_available():

@@ -100,9 +100,9 @@ def predict(
         raise ValueError(f"the run comes before the rows: pyro-bnn predict {quote(rows)} {quote(run)}")
     options.check_run(run)
     options.check_rows(rows)
-    if out != "-":
-        options.check_file(Path(out), force=force)
     with loading():
+        if out != "-":
+            options.check_file(Path(out), force=force)
         from ..._core.files import write_atomically
         from ..._core.summary import counted
         from .. import runs, sources

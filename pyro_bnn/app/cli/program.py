@@ -103,18 +103,21 @@ def _in_plain_words(error: Any) -> str:
         near = OTHERWISE.get(unknown[1]) or nearest(unknown[1], [command.__name__ for command, _ in COMMANDS])
         return f"No such command: {unknown[1]}{_did_you_mean(near)}"
     if message.startswith("Missing argument") and error.ctx is not None:
-        usage = re.sub("Usage:|[{}]", "", str(error.ctx.command.get_usage(error.ctx)))  # recent Typer writes {RUN}
-        return f"{message.rstrip('.')}; write {usage.strip()}."
+        return f"{message.rstrip('.')}; write {_usage(error)}."
     extra = re.match(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)", message)
-    if extra and error.ctx is not None and error.ctx.info_name == "train":
-        hint = "." if "--target" in sys.argv else _did_you_mean(f"--target {shlex.quote(extra[1])}")
+    command = error.ctx.info_name if extra and error.ctx is not None else ""
+    if extra and command == "train":
+        column = re.sub(r"^\W*target[ =]", "", extra[1])
+        hint = "; leave it out." if "--target" in sys.argv else _did_you_mean(f"--target {shlex.quote(column)}")
         return f"train takes one argument, the data set, and got also {extra[1]}{hint}"
-    if extra and error.ctx is not None and error.ctx.info_name == "compare":
+    if extra and command == "compare":
         return (
             f"compare takes one run, which it compares with NUTS, and got also {extra[1]}. To compare runs with each "
             "other, call `pyro-bnn evaluate` for each, and look at the NLL, and at the RMSE or accuracy, in the row "
             "`mean of draws`."
         )
+    if extra:
+        return f"got one argument too many, {extra[1]}; write {_usage(error)}."
     faults: list[Any] = getattr(error.__context__, "errors", list)()  # of Pydantic, with which Typer reads numbers
     limit = "Input should be (greater|less) than or equal to |(.*) is not in the range x>="  # recent and older Typer
     far = re.match(rf"Invalid value for (.*): (?:{limit})(\d+)", message)
@@ -123,7 +126,8 @@ def _in_plain_words(error: Any) -> str:
         return f"{far[1]} must be at {side} {far[4]}, got {far[3] or faults[0]['input']}."
     choice = re.match("Invalid value for (.*): (?:Value error, )?('.*') is not one of (.*?)\\.?$", message)
     if choice:
-        return f"{choice[1]} must be one of {choice[3]}, got {choice[2]}."
+        meant = nearest(choice[2].strip("'"), re.findall("'(.*?)'", choice[3]))
+        return f"{choice[1]} must be one of {choice[3]}, got {choice[2]}{_did_you_mean(meant)}"
     number = "a valid (integer|number|float)"
     wrong = re.match(rf"(Invalid value for .*): (?:Input should be|('.*') is not) {number}", message)
     if wrong:
@@ -131,6 +135,11 @@ def _in_plain_words(error: Any) -> str:
         typed = wrong[2] or (repr(faults[0]["input"]) if faults else "another text")
         return f"{wrong[1]}: it must be a {kind}, got {typed}."
     return message if message.endswith(("?", ".")) else f"{message}."
+
+
+def _usage(error: Any) -> str:
+    """Return how to call the command of an error, such as "pyro-bnn predict [OPTIONS] RUN ROWS"."""
+    return re.sub("Usage:|[{}]", "", str(error.ctx.command.get_usage(error.ctx))).strip()  # recent Typer writes {RUN}
 
 
 def _did_you_mean(near: str) -> str:

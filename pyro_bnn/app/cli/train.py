@@ -108,11 +108,12 @@ def train(
         )
     if dataset is not None and not Path(dataset).suffix:
         recipes.find_recipe(dataset, recipe or "default")  # a mistake in the name is told first
-    if resume is None and (dataset is None or out is None):
-        raise ValueError(_what_is_missing(dataset, out, given))
+    if dataset is not None and Path(dataset).suffix:
+        options.check_rows(Path(dataset))  # first, since the kind of the data decides which options are right
+    lacks_target = Path(dataset or "").suffix.lower() in TABLES and "target" not in given
+    if resume is None and (dataset is None or out is None or lacks_target):
+        raise ValueError(_what_is_missing(dataset, out, given, lacks_target=lacks_target))
     if dataset is not None:
-        if Path(dataset).suffix:
-            options.check_rows(Path(dataset))  # first, since the kind of the data decides which options are right
         check_given(dataset, recipe, given)
         names = [given.get("target"), given.get("split_by"), *given.get("features", ()), *given.get("ignore", ())]
         if Path(dataset).suffix.lower() in TABLES:
@@ -181,15 +182,14 @@ def train(
             if processes.is_first:
                 output.say(said, style="yellow")
 
-        before = time.perf_counter() - begin
         model, posterior = runs.fit(config, known, folder, given=[*given], begin=begin, device=device, tell=tell)
         config = runs.read_config(folder.path) if processes.is_first else config  # including what was chosen
+        spent = time.perf_counter() - begin
     if not processes.is_first:
         return
     seconds = posterior.seconds or 0.0
-    took = (
-        f"{seconds:.0f} s{f', after {before:.0f} s of loading' if config.time_limit else ''}"  # the limit counts both
-    )
+    others = f", and {spent - seconds:.0f} s of loading, checking and saving" if config.time_limit else ""
+    took = f"{seconds:.0f} s{others}"
     lines: dict[str, str] = {}
     advice: list[str] = []
     is_image, style = config.kind == "images", ""
@@ -283,9 +283,8 @@ def _on_test_rows(run: Any, ignored: Sequence[str], place: Path) -> tuple[dict[s
     return lines, [*filter(None, [hint]), *([worse] if sign * own[score] > sign * others[guess] else [])]
 
 
-def _what_is_missing(dataset: str | None, out: Path | None, given: Mapping[str, Any]) -> str:
+def _what_is_missing(dataset: str | None, out: Path | None, given: Mapping[str, Any], *, lacks_target: bool) -> str:
     """Name the parts that the user's command lacks, and show the command with examples of these parts."""
-    lacks_target = Path(dataset or "").suffix.lower() in TABLES and "target" not in given
     missing = {"the data set": dataset is None, "--target": lacks_target, "--out": out is None}
     names = in_series([name for name, is_missing in missing.items() if is_missing])
     columns = columns_of(str(dataset), header=given.get("header", True)) if lacks_target else ""

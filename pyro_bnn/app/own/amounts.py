@@ -31,7 +31,7 @@ def numbers_or_amounts(cells: Cells, preferred: str = "") -> tuple[np.ndarray, s
     as in "$1,234.5". If `preferred` has a sign or a unit, cells with another one are not read.
     """
     known = re.fullmatch(FORMAT, preferred)
-    form = preferred if known is None else _form(known["form"])
+    form = preferred if known is None else known["form"].replace("1234.5", "")
     if (found := cells.numbers(form)) is not None:
         return found
     parts = _parts(cells)
@@ -50,10 +50,6 @@ def numbers_or_amounts(cells: Cells, preferred: str = "") -> tuple[np.ndarray, s
                 return found[0], f"{before}{found[1] or '1234.5'}{after}"
         return None
     return (hours, TIME) if (hours := _hours(cells)) is not None and known is None else None
-
-
-def _form(shown: str) -> str:
-    return "" if shown == "1234.5" else shown
 
 
 def _parts(cells: Cells) -> pd.DataFrame:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..._core.summary import counted
+from ..specs import check_content
 from .cells import Cells, listed
 from .encoding import LARGEST, moments
 from .reading import MISSING
@@ -62,29 +63,19 @@ def input_frame(x: np.ndarray) -> pd.DataFrame:
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Read the arrays that are named x, y, x_train, y_train, x_test or y_test from a file."""
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file {path}.")
-    if not path.is_file():
-        raise ValueError(f"{path} is not a file; pass arrays in a file, such as data.npz.")
-    with path.open("rb") as opened:
-        is_single = opened.read(6) == b"\x93NUMPY"
-        opened.seek(0)
-        if is_single:
-            raise ValueError(f"{path} holds a single array, as a *.npy file; write x and y with `numpy.savez`.")
-        try:
-            with np.load(opened, allow_pickle=False) as file:
-                names = list(file)
-                arrays = {name: np.asarray(file[name]) for name in PARTS if name in names}
-        except Exception as error:  # damaged archives raise errors of many kinds
-            if "pickle" in str(error).lower():
-                raise ValueError(
-                    f"{path} holds Python objects, which are not read, or is not a file of arrays; write plain arrays "
-                    "of numbers by `numpy.savez`."
-                ) from error
+    check_content(path, "a file of arrays")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            names = list(file)
+            arrays = {name: np.asarray(file[name]) for name in PARTS if name in names}
+    except Exception as error:  # damaged archives raise errors of many kinds
+        if "pickle" in str(error).lower():
             raise ValueError(
-                f"{path} is not a file of arrays, or is damaged ({type(error).__name__}: "
-                f"{' '.join(str(error).split())}); write it with `numpy.savez`."
+                f"{path} holds Python objects, which are not read; write plain arrays of numbers by `numpy.savez`."
             ) from error
+        raise ValueError(
+            f"{path} is damaged ({type(error).__name__}: {' '.join(str(error).split())}); write it with `numpy.savez`."
+        ) from error
     if not arrays:
         raise ValueError(
             f"{path} must hold arrays x and y, or x_train and y_train, but it "

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..._core.summary import counted
 from ..numbers import in_series
-from .amounts import almost, numbers_or_amounts, on_lost_unit, shown_form
+from .amounts import almost, numbers_or_amounts, shown_form
 from .cells import MOSTLY, NAMES_MONTH, Cells, listed, training_without
 from .reading import WARNING, Table
 
@@ -170,11 +170,6 @@ class TableEncoding:
         """For each column of numbers that had another format in training, return its name and its present format."""
         read = {name: numbers_or_amounts(table.column(name), written) for name, written in self.written.items()}
         return {name: found[1] for name, found in read.items() if found and found[1] != self.written[name]}
-
-    def on_units(self, written: Mapping[str, str]) -> list[str]:
-        """Return notes on columns whose numbers had a sign or a unit in training, but lack it in `written`."""
-        notes = [on_lost_unit(name, self.written[name], form) for name, form in written.items()]
-        return [note for note in notes if note]
 
 
 def learned_encoding(

@@ -6,13 +6,13 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from ..specs import remedy_for_binary
+from ..._core.names import nearest
+from ..specs import check_content
 from .cells import Cells, listed, training_without, without_marks
 
 MOST_NAMED = 5  # largest number of rows or columns in a note
@@ -54,7 +54,7 @@ class Table:
         """Raise ValueError if one of `names` is not a column. `is_typed` says whether the user typed the names."""
         missing = [name for name in names if name not in self.frame]
         if missing:
-            lower = {name.lower(): name for name in self.names if name not in names}
+            plain = {without_marks(name.lower()): name for name in self.names if name not in names}
             parts = [part.strip() for part in missing[0].split(",")]
             if is_typed and len(parts) > 1 and all(part in self.frame for part in parts):
                 once = ", then ".join(f"--target {shlex.quote(part)}" for part in parts[:2])
@@ -67,13 +67,9 @@ class Table:
                     f"{self.shown} has no column {missing[0]!r}; without a header, its columns are c1 to "
                     f"{self.names[-1]}."
                 )
-            name = missing[0].lower()
-            longer = [known for known in lower if known.startswith(name) or name.startswith(known)]
-            plain = {without_marks(known): known for known in lower}
-            same = [plain[key] for key in (without_marks(name),) if key in plain]
-            found = same or get_close_matches(name, lower, n=1, cutoff=0.7) or longer
-            if len(missing) == len(found) == 1:
-                near = lower[found[0]]
+            found = nearest(without_marks(missing[0].lower()), plain)
+            if found and len(missing) == 1:
+                near = plain[found]
                 hint = f"did you mean {near!r}?" if is_typed else f"rename the column {near!r} if it is meant."
                 raise ValueError(f"{self.shown} has no column {missing[0]!r}; {hint}")
             if not is_typed and len(missing) > len(names) / 2:
@@ -100,11 +96,8 @@ def read_table(path: str | Path, *, header: bool = True) -> Table:
     c1, c2, ...
     """
     path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file {path}.")
-    if not path.is_file():
-        raise ValueError(f"{path} is not a file; pass a table in a file, such as table.csv.")
     is_parquet = path.suffix.lower() == ".parquet"
+    check_content(path, "a Parquet file" if is_parquet else "text")
     if is_parquet and not header:
         raise ValueError(f"{path} is a Parquet file, which has names of columns; leave out --no-header.")
     names, frame, separator, lines = _parquet(path) if is_parquet else _separated(path, header=header)
@@ -141,8 +134,6 @@ def read_table(path: str | Path, *, header: bool = True) -> Table:
 
 def _separated(path: Path, *, header: bool) -> tuple[list[str], pd.DataFrame, str, list[int]]:
     """Return the names of the columns, the cells, the separator and the lines of the rows of a text file."""
-    if remedy := remedy_for_binary(path):
-        raise ValueError(f"{path} is not text; {remedy}.")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             texts = (line for line in file if line.strip())
@@ -155,8 +146,6 @@ def _separated(path: Path, *, header: bool) -> tuple[list[str], pd.DataFrame, st
             separator = WHITE_SPACE  # but not if the only column has a name of several words
         with path.open(encoding="utf-8-sig", newline="") as file:
             records, lines = _records(file, path, separator)
-        if not records:
-            raise ValueError(f"{path} is empty; pass a table with a line of names and a line for each row.")
     except UnicodeDecodeError as error:
         converted = path.with_name(f"{path.stem}-utf8{path.suffix}").name
         is_wide = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")  # the file is in UTF-16
@@ -230,7 +219,7 @@ def _parquet(path: Path) -> tuple[list[str], pd.DataFrame, str, None]:
     try:
         frame = pd.read_parquet(path)
     except Exception as error:  # a damaged file raises errors of many kinds
-        raise ValueError(f"{path} is not a Parquet file, or is damaged: {error}.") from error
+        raise ValueError(f"{path} is a damaged Parquet file ({str(error).rstrip('.')}); make it again.") from error
     names = [str(name).strip() for name in frame.columns]
     cells = [frame.iloc[:, number] for number in range(len(names))]
     texts = {number: column.astype(object).map(str).where(column.notna(), "") for number, column in enumerate(cells)}
@@ -241,9 +230,6 @@ def feature_names(table: Table, *, target: str, features: Sequence[str], ignore:
     """Return `features`, or all columns except the target if `features` is empty. Leave out the columns in `ignore`."""
     table.require([target, *features, *ignore])
     names = [name for name in features or table.names if name != target and name not in ignore]
-    for option, columns in (("--features", features), ("--ignore", ignore)):
-        if target in columns:
-            raise ValueError(f"the target {target!r} cannot be among {option}; leave it out.")
     if not names:
         raise ValueError(
             f"{table.shown} has no column to predict {target!r} from; its columns are {listed(table.names)}. Shorten "
