@@ -125,7 +125,9 @@ def lines(text: Image.Image, width: int) -> list[tuple[Image.Image, int]]:
     found, start = [], int(used[0])
     ends = used[np.diff(used, append=10**6) > SPACE] + 1
     while start < ends[-1]:
-        end = int(ends[(ends > start) & (ends <= start + width - 2 * MARGIN)].max())
+        end = int(
+            ends[(ends > start) & (ends <= start + width - 2 * MARGIN)].max()
+        )
         left = min(int(used[0]), (width - end + start) // 2)
         found.append((text.crop((start, 0, end, text.height)), left))
         start = int(used[used >= end].min(initial=ends[-1]))

@@ -5,9 +5,11 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-for folder in (Path(__file__).parents[2], Path(__file__).parents[1] / "_extensions"):
-    sys.path.append(str(folder))  # for scripts, whose path is this folder
+# for scripts, whose path is this folder
+sys.path.append(str(Path(__file__).parents[2]))
+sys.path.append(str(Path(__file__).parents[1] / "_extensions"))
 from _phone import redraw
+
 from benchmarks._results import save_small
 
 __all__ = ["legend_above", "redraw", "save_small"]
