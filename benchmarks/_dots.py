@@ -111,5 +111,5 @@ def _set_axis(ax: Axes, panel: Panel, low: float, high: float) -> None:
     margin = 0.05 * (high - low) or 0.05
     start, end = 0 if panel.from_zero else low - margin, high + margin
     ax.set_xlim(start, end)
-    ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(start, end)
+    ticks = MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(start, end)
     ax.set_xticks([tick for tick in ticks if start <= tick <= end - margin / 2])  # numbers within the axis

@@ -160,5 +160,5 @@ def picture(rows: Sequence[Row], title: str, path: Path) -> None:
 
 def panels() -> list[Panel]:
     """The three panels of a picture of costs."""
-    time = Panel("training time, ratio (log)", ticks=(0.5, 0.7, 1, 2, 5, 10))
+    time = Panel("time / plain network's (log)", ticks=(0.5, 0.7, 1, 2, 5, 10))
     return [Panel("NLL, nats"), Panel("test error, %"), time]

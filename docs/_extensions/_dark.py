@@ -5,6 +5,7 @@ one: colours that are equally light in a picture stay so.
 """
 
 from pathlib import Path
+from shutil import copyfile
 
 import numpy as np
 from _phone import ROWS, restack
@@ -108,7 +109,7 @@ def darken(picture: Path, target: Path) -> None:
 def add_dark_pictures(app: Sphinx, document: nodes.document) -> None:
     """Show each picture in the light theme only, and beside it the dark version in the dark theme only.
 
-    Pictures in `ROWS` have other versions for phones.
+    Pictures in `ROWS`, and those with a file `NAME_phone.png`, have other versions for phones.
     """
     for light in [*document.findall(nodes.image)]:
         picture = Path(light["uri"])
@@ -122,10 +123,19 @@ def add_dark_pictures(app: Sphinx, document: nodes.document) -> None:
         dark["classes"] += ["only-dark"]
         light["classes"] += ["only-light"]
         light.parent.insert(light.parent.index(light) + 1, dark)
-        if picture.stem in ROWS:
-            for shown, file in ((light, source), (dark, target)):
+        of_phone = source.with_stem(f"{picture.stem}_phone")
+        if picture.stem in ROWS or of_phone.is_file():
+            for shown in (light, dark):
                 folder = FOR_PHONES[shown["classes"][-1]]
-                restack(file, app.srcdir / folder / picture.name)
+                made = app.srcdir / folder / picture.name
+                made.parent.mkdir(parents=True, exist_ok=True)
+                if shown is dark:
+                    darken(of_phone, made)
+                elif of_phone.is_file():
+                    copyfile(of_phone, made)
+                else:
+                    restack(source, made)
+                of_phone = made
                 phone = shown.deepcopy()
                 phone["uri"] = f"/{folder}/{picture.name}"
                 phone["classes"] += ["on-phone"]

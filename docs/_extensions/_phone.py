@@ -13,6 +13,9 @@ Box = tuple[int, int, int, int]
 SPACE = 8
 """Least width of a space between words, in pixels."""
 
+MARGIN = 18
+"""Least distance of text from the left and right edge, in pixels."""
+
 
 def beside(
     names: tuple[int, int], edges: tuple[int, ...], top: int, bottom: int
@@ -33,7 +36,7 @@ def beside(
 OF_DOTS = [[(0, 0, 1750, 58)], [(0, 58, 660, 108)], [(660, 58, 1460, 108)]]
 """Title and legend of pictures with three panels and names at the left."""
 
-PANELS_OF_PRIORS = (104, 650, 1200, 1744)
+PANELS_OF_PRIORS = (112, 655, 1205, 1744)
 
 ROWS: dict[str, list[list[Box]]] = {
     "uci": [
@@ -44,27 +47,28 @@ ROWS: dict[str, list[list[Box]]] = {
     ],
     "cost": [
         *OF_DOTS,
-        *beside((258, 636), (258, 748, 1258, 1750), 110, 725),
+        *beside((298, 640), (298, 773, 1274, 1750), 110, 725),
     ],
     "cost_lenet": [
         *OF_DOTS,
-        *beside((354, 778), (354, 813, 1290, 1750), 110, 867),
+        *beside((412, 780), (412, 854, 1306, 1750), 110, 867),
     ],
     "hmc_images": [
         *OF_DOTS,
-        [(0, 110, 745, 820)],
-        *beside((258, 732), (745, 1260, 1750), 110, 820),
+        [(0, 110, 770, 820)],
+        *beside((298, 735), (770, 1275, 1750), 110, 820),
     ],
     "serving": [
         [(0, 0, 490, 60)],
         [(490, 0, 950, 60)],
         [(950, 0, 1560, 60)],
-        *beside((274, 662), (274, 1010, 1750), 60, 750),
+        *beside((316, 664), (316, 1030, 1750), 60, 750),
     ],
     "active_learning": [
-        [(0, 0, 770, 62)],
-        [(770, 0, 1435, 62)],
-        *beside((88, 675), (88, 916, 1750), 62, 675),
+        [(0, 0, 1750, 58)],
+        [(0, 58, 770, 112)],
+        [(770, 58, 1435, 112)],
+        *beside((88, 725), (88, 916, 1750), 112, 725),
     ],
     "width": [
         [(0, 0, 880, 60)],
@@ -77,9 +81,10 @@ ROWS: dict[str, list[list[Box]]] = {
         *beside((110, 660), (110, 929, 1750), 60, 725),
     ],
     "coverage": [
-        [(0, 0, 757, 60)],
-        [(757, 0, 1290, 60)],
-        *beside((159, 593), (159, 951, 1745), 60, 675),
+        [(0, 0, 1750, 58)],
+        [(0, 58, 757, 108)],
+        [(757, 58, 1290, 108)],
+        *beside((182, 643), (182, 966, 1745), 108, 725),
     ],
     "trust": [
         [(0, 0, 803, 58)],
@@ -87,39 +92,44 @@ ROWS: dict[str, list[list[Box]]] = {
         *beside((96, 593), (96, 919, 1745), 58, 675),
     ],
     "kl_weight": [
-        [(0, 0, 803, 58)],
-        [(803, 0, 1470, 58)],
+        [(0, 0, 580, 58)],
+        [(580, 0, 1228, 58)],
+        [(1228, 0, 1470, 58)],
         *beside((72, 593), (72, 628, 1189, 1745), 58, 675),
     ],
     "priors": [
-        [(0, 0, 818, 60)],
+        [(0, 0, 326, 60)],
+        [(326, 0, 818, 60)],
         [(818, 0, 1440, 60)],
-        *beside((104, 494), PANELS_OF_PRIORS, 60, 532),
-        *beside((104, 968), PANELS_OF_PRIORS, 532, 1050),
+        *beside((112, 490), PANELS_OF_PRIORS, 60, 532),
+        *beside((112, 964), PANELS_OF_PRIORS, 532, 1050),
     ],
     "optimisation": [
         [(0, 0, 1750, 57)],
         [(0, 57, 712, 108)],
         [(712, 57, 1160, 108)],
-        [(0, 108, 904, 578)],
-        [(904, 108, 1748, 578)],
-        [(0, 578, 904, 1049)],
-        [(904, 578, 1748, 1049)],
+        [(0, 108, 905, 578)],
+        [(0, 108, 45, 578), (905, 108, 1750, 578)],
+        [(0, 578, 905, 1049)],
+        [(0, 108, 45, 578), (905, 578, 1750, 1049)],
         [(0, 1049, 1750, 1100)],
     ],
 }
 """For each picture the rows of its version, each a list of parts. A part as wide as the picture is text: it goes on in
-the next line if it is too wide, and is in the middle."""
+the next line if it is too wide, and stays at the left or in the middle."""
 
 
-def lines(text: Image.Image, width: int) -> list[Image.Image]:
-    """Parts of a line of text that are at most `width` pixels wide."""
+def lines(text: Image.Image, width: int) -> list[tuple[Image.Image, int]]:
+    """Parts of a line of text that are at most `width` pixels wide, and their left edges."""
     used = (np.asarray(text) != text.getpixel((0, 0))).any(0).nonzero()[0]
     found, start = [], int(used[0])
     ends = used[np.diff(used, append=10**6) > SPACE] + 1
     while start < ends[-1]:
-        end = int(ends[(ends > start) & (ends <= start + width)].max())
-        found.append(text.crop((start, 0, end, text.height)))
+        end = int(
+            ends[(ends > start) & (ends <= start + width - 2 * MARGIN)].max()
+        )
+        left = min(int(used[0]), (width - end + start) // 2)
+        found.append((text.crop((start, 0, end, text.height)), left))
         start = int(used[used >= end].min(initial=ends[-1]))
     return found
 
@@ -141,8 +151,8 @@ def restack(picture: Path, target: Path) -> None:
     for row in ROWS[target.stem]:
         parts = [whole.crop(box) for box in row]
         if parts[0].width == whole.width:
-            for line in lines(parts[0], width):
-                placed.append((line, (width - line.width) // 2, top))
+            for line, left in lines(parts[0], width):
+                placed.append((line, left, top))
                 top += line.height
             continue
         left = 0
@@ -154,7 +164,6 @@ def restack(picture: Path, target: Path) -> None:
     stacked.putpalette(whole.getpalette())
     for part, *place in placed:
         stacked.paste(part, tuple(place))
-    target.parent.mkdir(parents=True, exist_ok=True)
     stacked.save(target, optimize=True)
 
 

@@ -5,10 +5,14 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-sys.path.append(str(Path(__file__).parents[2]))  # for scripts, whose path is this folder
+# for scripts, whose path is this folder
+sys.path.append(str(Path(__file__).parents[2]))
+sys.path.append(str(Path(__file__).parents[1] / "_extensions"))
+from _phone import redraw
+
 from benchmarks._results import save_small
 
-__all__ = ["legend_above", "save_small"]
+__all__ = ["legend_above", "redraw", "save_small"]
 
 
 def legend_above(ax: Axes, last: str = "") -> None:

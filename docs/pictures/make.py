@@ -22,7 +22,7 @@ from sklearn.datasets import load_diabetes
 from torch import Tensor, nn
 
 import pyro_bnn as pb
-from drawing import legend_above, save_small
+from drawing import legend_above, redraw, save_small
 from pyro_bnn import nets, plotting
 from results import PICTURES as OF_RESULTS
 from uci_dots import uci
@@ -171,7 +171,7 @@ def priors(out: Path, quick: bool) -> None:
             line, *_ = ax.plot(x, functions[name][:5].T, color=BLUE, linestyle="-", linewidth=0.9)
             band = ax.fill_between(x.flatten(), -2 * sds, 2 * sds, facecolor=BAND, linewidth=0, zorder=0)
             targets = [ax.axhline(y, color=VERMILION, linestyle=":", linewidth=1.1) for y in (-2, 2)]
-            ax.set(title=f"{name}\nsd of f(0): {float(sds[60]):.1f}; axis to {end}", xlim=(-3, 3), xticks=(-3, 0, 3))
+            ax.set(title=f"{name}\nsd of f(0): {float(sds[60]):.1f}", xlim=(-3, 3), xticks=(-3, 0, 3))
             ax.set(ylim=(-end, end), yticks=range(-end, end + 1, end // 2))
             ax.set(ylabel="f(x)" if ax is of_row[0] else "")
             ax.set(xlabel="x" if ax in axes[1] else "")
@@ -339,6 +339,9 @@ def regression(out: Path, quick: bool) -> None:
     ax.set(xlabel="body mass index", ylabel="progression / 100", ylim=(-1, 6.2))
     legend_above(ax, last="no data")
     save_small(ax, out / "regression.png", num_colors=32)
+    phone = out / "regression_phone.png"
+    redraw(ax.figure, phone)
+    save_small(ax, phone, num_colors=32)
 
 
 PICTURES: Mapping[str, Callable[[Path, bool], None]] = {
