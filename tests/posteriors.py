@@ -76,7 +76,7 @@ def stored(model, x, y):
 
 
 def refreshed(model, x, y):
-    return pb.RefreshedPosterior(model, fitted(pb.MeanFieldGuide)(model, x, y), x, batch_size=3)
+    return pb.RefreshedPosterior(model, fitted(pb.MeanFieldGuide)(model, x, y), x, batch_size=3.0)
 
 
 def pinned_and_pruned(model, x, y):

@@ -12,7 +12,7 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn.inference.joint import find_sites, network_potential
 from pyro_bnn.inference.mcmc import Descent, FreshInit, modes
-from pyro_bnn.inference.mcmc._fit import starting_points
+from pyro_bnn.inference.mcmc._fit import ChainProcesses, starting_points
 from pyro_bnn.inference.mcmc._mclmc import autocorrelation_time, refreshment, turned
 
 from .chains import quietly
@@ -208,6 +208,9 @@ def test_chains_of_an_ensemble_begin_at_its_members():
     starts = potential.constrain(starting_points(potential, pb.EnsemblePosterior(members), 3))
     for start, member in zip(starts["net.0.weight"], members, strict=True):
         assert torch.allclose(start, member.sample(1)["net.0.weight"][0])
+    shares = [ChainProcesses(rank, 2).share(3) for rank in range(2)]  # also if two processes share the chains
+    parts = [starting_points(potential, pb.EnsemblePosterior(members), 3, share) for share in shares]
+    assert torch.equal(potential.constrain(torch.cat(parts))["net.0.weight"], starts["net.0.weight"])
 
 
 def test_members_that_are_left_out_are_warned_of_where_the_user_called():

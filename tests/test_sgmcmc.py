@@ -349,7 +349,7 @@ def test_a_loader_gives_the_same_chain_as_its_rows_in_one_batch_but_only_latent_
         nn.Linear(1, 1), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.3), num_data=32
     )
     options = {"sampler": pb.SGLD(1e-4), "num_epochs": 60, "num_samples": 30, "seed": 0}
-    rows, loaded = (quietly(pb.fit_sgmcmc, model, data, **options) for data in ((x, y), [(x, y)]))
+    rows, loaded = (quietly(pb.fit_sgmcmc, model, data, **options) for data in ([x, y], [(x, y)]))
     torch.testing.assert_close(loaded.chains, rows.chains)
     assert "predictions: largest R-hat" in rows.status.message
     assert "latent variables: largest R-hat" in loaded.status.message

@@ -110,7 +110,7 @@ def test_a_fit_that_goes_on_collects_the_same(tmp_path):
     options = {"optimizer": functools.partial(torch.optim.SGD, lr=1e-3), "num_epochs": 12, "batch_size": 6, "seed": 0}
     where = {"checkpoint": pb.Checkpoint(tmp_path / "file", minutes=0)}
     with pytest.raises(KeyboardInterrupt):
-        pb.fit_svi(model, (x, y), guide, **options, **where, callbacks=[pb.SWAG(guide, rank=3), stop])
+        pb.fit_svi(model, (x, y), guide, **options, **where, callbacks=[pb.SWAG(guide, rank=3.0), stop])
     swag = pb.SWAG(guide, rank=3)
     pb.fit_svi(
         model, (x, y), guide, **options, **where, resume=tmp_path / "file", callbacks=[swag, lambda history: None]

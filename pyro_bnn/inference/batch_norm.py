@@ -186,7 +186,7 @@ class RefreshedPosterior(CarryingPosterior):
                 "x)`."
             )
         self._model, self._batches = model, _batches(model, x, batch_size)
-        self._x, self._batch_size = as_inputs("x", x, model.like), batch_size
+        self._x, self._batch_size = as_inputs("x", x, model.like), int(batch_size)
 
     @property
     def method(self) -> str:

@@ -66,9 +66,9 @@ class SWAG:
 
     def __init__(self, guide: DeltaGuide, *, rank: int = 20, start: int = 0, every: int = 1) -> None:
         _checks.kind("guide", guide, DeltaGuide, "a point estimate")
-        if _checks.at_least("rank", rank, 0) == 1:
+        self._guide, self._rank = guide, _checks.at_least("rank", rank, 0)
+        if self._rank == 1:
             raise ValueError("`rank` must be 0, for a diagonal covariance, or at least 2, got 1.")
-        self._guide, self._rank = guide, rank
         self._start, self._every = _checks.at_least("start", start, 0), _checks.at_least("every", every, 1)
         self._layout = Layout({site.name: site.unconstrained_start.shape for site in guide.sites})
         self._count = 0

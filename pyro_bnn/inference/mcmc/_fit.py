@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -132,9 +133,10 @@ def fit_mcmc(
     check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
     network = model if isinstance(model, BayesianModel) else None
     processes, num_chains = ChainProcesses.present(), _checks.at_least("num_chains", num_chains, 1)
+    own_chains = processes.share(num_chains)
     plan = RunPlan(
         sampler=sampler,
-        num_chains=processes.share(num_chains),
+        num_chains=len(own_chains),
         num_warmup=_checks.at_least("num_warmup", num_warmup, 0),
         num_samples=_checks.at_least("num_samples", num_samples, FEWEST_DRAWS),
         target_accept=_checks.between_zero_and_one("target_accept", target_accept),
@@ -168,7 +170,7 @@ def fit_mcmc(
                 run.resume(file)
             else:
                 with stream:
-                    starts = starting_points(potential, init, plan.num_chains)
+                    starts = starting_points(potential, init, num_chains, own_chains)
                 run.start(starts, init if isinstance(init, Descent) else None)
             run.finish(keeper, progress=progress)
         recorded, seconds = _together(processes, run.recorded(), run.seconds)
@@ -300,13 +302,16 @@ def constrained(potential: Potential, z: Tensor, dtype: torch.dtype) -> dict[str
 
 @dataclass(frozen=True)
 class ChainProcesses(Processes):
-    def share(self, num_chains: int) -> int:
+    def share(self, num_chains: int) -> range:
+        """Return the indices of the chains that this process draws."""
         if num_chains < self.count:
             raise ValueError(
                 f"`num_chains` must be at least the number of processes, {self.count}, got {num_chains}; ask for more "
                 "chains or start fewer processes."
             )
-        return num_chains // self.count + (self.rank < num_chains % self.count)
+        each, rest = divmod(num_chains, self.count)
+        begin = self.rank * each + min(self.rank, rest)
+        return range(begin, begin + each + (self.rank < rest))
 
     def file(self, path: str | Path) -> Path:
         return Path(path) if self.count == 1 else Path(f"{path}.{self.rank}-of-{self.count}")
@@ -337,33 +342,37 @@ def _together(
     return joined, max(processes.gathered(seconds))
 
 
-def starting_points(potential: Potential, init: Start, num_chains: int) -> Tensor:
-    """Draw first positions, shape (K, P). Draw again in chains where the potential or its gradient is not finite."""
-    z = _draw(potential, init, num_chains)
+def starting_points(potential: Potential, init: Start, num_chains: int, own: range | None = None) -> Tensor:
+    """Draw first positions, shape (K, P), of all chains or of those in `own`.
+
+    Draw again in chains where the potential or its gradient is not finite.
+    """
+    own = range(num_chains) if own is None else own
+    z = _draw(potential, init, num_chains, own)
     for _ in range(MAX_TRIALS):
         value, gradient = potential.value_and_grad(z)
         bad = ~(value.isfinite() & gradient.isfinite().all(-1))
         if not bool(bad.any()):
             return z
-        z = torch.where(bad[:, None], _draw(potential, init, num_chains), z)
+        z = torch.where(bad[:, None], _draw(potential, init, num_chains, own), z)
     raise ValueError(
         f"no start with a finite density was found in {MAX_TRIALS} trials; pass another `init`, such as NetworkInit(), "
         "or scale the inputs to unit size."
     )
 
 
-def _draw(potential: Potential, init: Start, num_chains: int) -> Tensor:
+def _draw(potential: Potential, init: Start, num_chains: int, own: range) -> Tensor:
     if init == "prior":
-        return potential.from_prior(num_chains)
+        return potential.from_prior(len(own))
     if isinstance(init, Posterior):
         if init.num_stored is not None and init.num_stored < num_chains:
             raise ValueError(f"`init` holds {init.num_stored} draws, but there are {num_chains} chains to start.")
-        draws = list(init.draws(num_chains))
+        draws = list(islice(init.draws(num_chains), own.start, own.stop))
         return potential.unconstrain({name: torch.stack([draw[name] for draw in draws]) for name in draws[0]})
     if isinstance(init, Descent):
         init = init.init or FreshInit()
     rows = []
-    for _ in range(num_chains):  # an Init may itself be random
+    for _ in own:  # an Init may itself be random
         pairs = [init(site) for site in potential.sites]
         rows.append(torch.cat([(loc + softplus(rho) * torch.randn_like(loc)).reshape(-1) for loc, rho in pairs]))
     return torch.stack(rows)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.checkpointing import Checkpoint, check_fit, check_target, checked_callbacks, renamed
-from ..._core.inputs import Inputs
+from ..._core.inputs import Inputs, is_whole
 from ..._core.scope import Stream, silent_fits
 from ..._core.signatures import explained
 from ...modelling.model import BayesianModel, require_bayesian
@@ -160,7 +160,7 @@ def fit_sgmcmc(
     samples = {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in points[0].sites}
     statistics = ChainStatistics(seconds=seconds)
     name = type(sampler).__name__
-    judged = (model, cast(Inputs, data[0])) if isinstance(data, tuple) else (None, None)
+    judged = (model, cast(Inputs, data[0])) if is_whole(data) else (None, None)
     status = judge(samples, statistics, name, *judged).status
     return with_learned(MCMCPosterior(samples, statistics, status, sampler=name), model)
 
