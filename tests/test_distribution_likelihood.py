@@ -15,7 +15,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn import likelihoods
-from pyro_bnn.scores.uncertainty._quantiles import mixture_quantile
+from pyro_bnn.scores.uncertainty._quantiles import mean_cdf, mixture_quantile
 
 from .tolerances import IDENTITY, STANDARD_ERRORS, assert_identical
 
@@ -188,6 +188,7 @@ def test_quantiles_stay_in_the_support(make, exact):
     for level in (0.001, 0.05, 0.9):
         found = mixture_quantile(make(outputs[None]), level)
         assert_identical(found, torch.as_tensor(exact(level, outputs.numpy())))
+    assert not bool(mean_cdf(make(outputs[None]), torch.full((5,), -1.0)).any())
 
 
 def test_a_distribution_without_a_mean_says_so():

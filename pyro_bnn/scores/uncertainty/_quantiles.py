@@ -1,6 +1,7 @@
 """Distribution function and quantiles of a mixture with one component per draw."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +40,8 @@ def cdf_of_each_draw(components: Distribution, y: Tensor) -> Tensor:
     """Distribution function of each component, ``(S, N, *O)``."""
     if isinstance(components, Poisson):
         return torch.special.gammaincc((y.floor() + 1).clamp_min(1e-30), components.rate) * (y >= 0)
-    return components.cdf(y)
+    least, most = _ends(components)
+    return components.cdf(y.clamp_min(least).clamp_max(most))  # beyond its support, torch's functions are wrong
 
 
 def mean_cdf(components: Distribution, y: Tensor) -> Tensor:
@@ -73,9 +75,14 @@ def _bracket(components: Distribution, q: float, *, are_counts: bool) -> tuple[T
     low, high = (mean - sd * ((1 - q) / q) ** 0.5).amin(0), (mean + sd * (q / (1 - q)) ** 0.5).amax(0)
     if are_counts:
         return low.floor() - 1, high.ceil() + 1
-    support = getattr(components.support, "base_constraint", components.support)
-    least, most = getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
+    least, most = _ends(components)
     return low.clamp_min(least), high.clamp_max(most)
+
+
+def _ends(components: Distribution) -> tuple[Any, Any]:
+    """Return the ends of the components' support."""
+    support = getattr(components.support, "base_constraint", components.support)
+    return getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
 
 
 def _quantiles(components: Distribution, q: float) -> Tensor | None:
