@@ -256,7 +256,8 @@ def test_steps_that_were_not_taken_are_warned_of():
     assert not posterior.status.ok
     assert posterior.status.message.startswith("2 of 2 chains are too short to explore their modes; ")
     assert posterior.status.message.endswith("Warm up longer.")
-    assert "with MCLMC, lower its `energy_error`" in posterior.status.message
+    assert "lower the `energy_error` of MCLMC" in posterior.status.message
+    assert posterior.diagnose().problems[1].startswith("2 of 2 chains have not explored their modes")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

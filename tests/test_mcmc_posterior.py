@@ -333,7 +333,9 @@ def test_a_status_says_that_there_are_too_few_draws():
 
 
 def test_a_single_chain_disagrees_with_itself():
-    problems = Diagnostics(1, ChainStatistics(), None, convergence(torch.linspace(0, 1, 100).view(1, 100, 1)), None).problems
+    problems = Diagnostics(
+        1, ChainStatistics(), None, convergence(torch.linspace(0, 1, 100).view(1, 100, 1)), None
+    ).problems
     assert any("the halves of the chain disagree" in problem for problem in problems)
 
 

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pyro_bnn as pb
 from pyro_bnn.inference.history import History
+from pyro_bnn.inference.svi import _fit
 
 from .fits import ADAM, fit, whole
 from .tolerances import assert_identical
@@ -34,6 +35,19 @@ def test_a_loader_and_tensors_see_the_same_rows(path):
     fit(spying, pb.MeanFieldGuide(spying), x, y, batch_size=4, num_epochs=1)
     assert [len(batch) for batch in seen[-2:]] == [4, 2]  # before, the model is tried out
     assert_identical(torch.cat(seen[-2:]).sort(0).values, x.sort(0).values)
+
+
+def test_a_model_and_data_are_enough(monkeypatch):
+    model, x, y = whole()
+    monkeypatch.setattr(_fit, "STEPS", 60)
+    posterior = pb.fit_svi(model, (x, y), batch_size=3, seed=0)
+    assert isinstance(posterior.guide, pb.MeanFieldGuide)
+    assert len(posterior.history.epochs) == _fit.FEWEST_EPOCHS
+    assert len(pb.fit_svi(model, (x, y), seed=0).history.epochs) == 60
+    with pytest.raises(ValueError, match=r"`data` must be a pair .* got MeanFieldGuide"):
+        pb.fit_svi(model, posterior.guide, (x, y))
+    with pytest.raises(ValueError, match="for a Pyro model of your own, pass a guide"):
+        pb.fit_svi(lambda x, y: None, (x, y))
 
 
 def model_that_notes(seen):

@@ -135,8 +135,8 @@ def num_rows(x: Inputs, name: str = "x") -> int:
         if len(leaf) != first[1]:
             raise ValueError(
                 f"all inputs must have the same number of rows, got {first[1]} in `{first[0]}` and {len(leaf)} in "
-                f"`{leaf_name}`; give each of them one row for each data point, or "
-                f"wrap an input that all rows share in `Shared(...)`."
+                f"`{leaf_name}`; give each of them one row for each data point, or wrap an input that all rows share "
+                "in `Shared(...)`. Pad sequences of different lengths by `torch.nn.utils.rnn.pad_sequence`."
             )
     if first is None:
         if has_shared(x):

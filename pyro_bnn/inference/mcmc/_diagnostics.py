@@ -36,10 +36,8 @@ def _of_divergences(statistics: ChainStatistics, share_tolerated: float = 0.0) -
     count, is_mclmc = statistics.num_diverging, statistics.energy_error is not None
     trajectories = "trajectory" if count == 1 else "trajectories"
     shorter = "lower the `energy_error` of MCLMC" if is_mclmc else "raise `target_accept` (0.95)"
-    return [
-        f"{count} divergent {trajectories}: the steps are too long for part of the posterior; warm up longer (1000 "
-        f"draws), {shorter}, or use smoother activations or tighter priors."
-    ]
+    problem = f"{count} divergent {trajectories}: the steps are too long for part of the posterior"
+    return [f"{problem}; warm up longer (1000 draws), {shorter}, or use smoother activations or tighter priors."]
 
 
 @dataclass(frozen=True, repr=False)

@@ -166,6 +166,7 @@ class PredictiveModule(nn.Module):
         seed: int | None = None,
     ) -> None:
         super().__init__()
+        require_bayesian(model)
         source = as_posterior(posterior)
         _require_exportable(model, source)
         if num_samples is None:
@@ -343,7 +344,6 @@ def _replace(net: nn.Module, path: str, value: Tensor) -> None:
 
 def _require_exportable(model: object, posterior: Posterior) -> None:
     """Raise if the model overrides methods, or if predictions of the posterior are linearised."""
-    require_bayesian(model)
     assert isinstance(model, BayesianModel)
     overridden = overridden_names(type(model), BayesianModel)
     if overridden:

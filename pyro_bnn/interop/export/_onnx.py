@@ -85,8 +85,8 @@ def export_onnx(
             f"the export to ONNX needs torch {'.'.join(map(str, OLDEST_TORCH))} or later, got {torch.__version__}; "
             "update torch, or use `torch.export` with a `PredictiveModule`."
         )
-    path = _checks.file_to_write("path", path)  # known before the work
     require_bayesian(model)
+    path = _checks.file_to_write("path", path)  # known before the work
     if model.device.type != "cpu":
         raise ValueError(f"`model` must be on the CPU, got {model.device}; call `model.cpu()`.")
     module = PredictiveModule(model, posterior, x, num_samples=num_samples, seed=seed)

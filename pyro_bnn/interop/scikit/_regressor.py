@@ -162,7 +162,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
             ValueError: If a parameter or the data are of the wrong kind.
 
         Warns:
-            UserWarning: If a parameter is set that the method does not use, or there are fewer than 8 rows.
+            UserWarning: If a parameter is set that the method does not use, there are fewer than 8 rows, or a target is
+                constant.
             ConvergenceWarning: If the status of the fit is not ok. The message says what to try.
         """
         with self._fitting():
@@ -229,6 +230,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
             in_standard = standard_units(y_all, weights)
             self._mean, self._scale = counts if kind == "counts" else in_standard
             self._sd_of_targets = in_standard[1]
+            if bool((y_all == y_all[0]).all(0).any()):
+                constant = "`y` has the same value in all rows, so the fit learns no relation to `X`; check the column."
+                warnings.warn(constant, UserWarning, stacklevel=outer_stacklevel())
         y_standard = (y_all - self._mean) / self._scale
         self._fit(x, y_standard, weights, designs, likelihoods, num_targets, is_part=is_part, is_next=is_next)
         if held_out is not None:
