@@ -111,7 +111,7 @@ def test_a_row_shows_the_inputs_that_matter_most():
     assert section.values["rows"][0][1][4:] == ["0.123457", "x" * 23 + "…", "missing", "-0.712905"]
     words = Page(page_of("", "", Headline(""), [], [section])).words
     assert "score (NLL)sizenamedaymass" in words
-    assert "Beside the score are 4 inputs of the row." in words
+    assert "Beside the score are the inputs on which the predictions depend most." in words
 
 
 def test_image_sets_have_no_rows():

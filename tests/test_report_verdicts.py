@@ -293,7 +293,7 @@ def test_counts_are_held_against_what_their_intervals_promise(observed, short):
             "probabilities are better than those of a line (NLL 5.000 against 5.434; RMSE 2 against 1).",
         ),
         (-5.455, 0.03, "note", "not clearly better than those of a line (NLL 5.455 against 5.434"),
-        (-5.455, 0.005, "note", "A line predicts better: NLL 5.434, this run 5.455 (RMSE 2"),
+        (-5.455, 0.005, "note", "A line predicts better (this run: NLL 5.455 against 5.434; RMSE 2"),
         (-5.430, 0.001, "note", "not clearly better than those of a line (NLL 5.430 against 5.434; RMSE 2"),
     ],
 )

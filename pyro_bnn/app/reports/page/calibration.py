@@ -30,11 +30,11 @@ def calibration_section(subject: Subject) -> Section | None:
     noun, y = subject.classified.noun, subject.classified.y.cpu()
     probs = subject.classified.prediction.probs.cpu()
     found = calibration_of(probs, y, seed=subject.seed)
-    num_points, is_chance = max(1, min(NUM_BINS, len(y) // MIN_INPUTS)), found["error"] <= found["limit"]
+    num_points, error = max(1, min(NUM_BINS, len(y) // MIN_INPUTS)), percent(found["error"])
     verdict = of_calibration(found, is_calibrated=subject.classified.calibration is not None)
-    value = "too few rows to tell" if verdict.word == "unclear" else "within chance"
+    value = {"good": "within chance", "unclear": "too few rows to tell"}.get(verdict.word, error)
     bins = metrics.calibration_bins(probs, y, num_bins=num_points, equal_mass=True).joined(MIN_INPUTS)
-    gap = "mean gap between confidence and accuracy" if not is_chance else percent(found["error"])
+    gap = "mean gap between confidence and accuracy" if value == error else error
     remark = f"{gap}; chance alone gives up to {percent(found['limit'])}"
     columns = zip(*(part.tolist() for part in (bins.counts, bins.confidence, bins.accuracy)), strict=True)
     return Section(
@@ -52,7 +52,7 @@ def calibration_section(subject: Subject) -> Section | None:
             "bins": [*columns],
         },
         (verdict,),
-        (Tile("Calibration error", value if is_chance else percent(found["error"]), remark),),
+        (Tile("Calibration error", value, remark),),
     )
 
 

@@ -107,7 +107,7 @@ def of_baseline(
     is_beaten = gain < 0 and not is_tied
     where = f" in NLL, not clearly in {unbeaten}" if unbeaten else ""
     lead = f"{sentence(name)} {'has the lower NLL' if unbeaten else 'predicts better'}"
-    beats = f"{lead}: {'' if unbeaten else 'NLL '}{number(-theirs)}, this run {number(-own)} ({points})."
+    beats = f"{lead} (this run: {numbers})."
     remedy = f"Use {name}, or train on more rows."
     better, by_guess = [name], f"{number(-own)} against {number(-theirs)}"
     if guess is not None and guess[1] > own:
