@@ -341,7 +341,7 @@ def test_a_damaged_parquet_file_is_named(pyro_bnn, tmp_path):  # noqa: F811
 
 
 def test_a_parquet_file_without_pyarrow_names_the_extra(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
-    (tmp_path / "table.parquet").touch()
+    (tmp_path / "table.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     code, _, err = pyro_bnn("train", tmp_path / "table.parquet", "--target", "y", "--out", tmp_path / "run")
     assert (code, err.partition(",")[0]) == (1, "error: this needs PyArrow")

@@ -65,7 +65,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Read the arrays that are named x, y, x_train, y_train, x_test or y_test from a file."""
     check_content(path, "a file of arrays")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:  # closed also after an error
             names = list(file)
             arrays = {name: np.asarray(file[name]) for name in PARTS if name in names}
     except Exception as error:  # damaged archives raise errors of many kinds
