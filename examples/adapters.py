@@ -176,7 +176,9 @@ SCORES = (
 def draw(tables: dict[str, Tensor]) -> None:
     """Plot NLL and ECE of each method: means and standard errors over seeds."""
     axes = plotting.new_axes(1, 2, size=("page", 2.1))[0]
-    for ax, column, name in zip(axes, (1, 2), ("NLL", "ECE"), strict=True):
+    for ax, column, name in zip(
+        axes, (1, 2), ("NLL in nats", "ECE"), strict=True
+    ):
         for row, table in enumerate(tables.values()):
             values = table[:, column]
             error = values.std() / len(values) ** 0.5

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import AutoLocator
 from PIL import Image
 
 Box = tuple[int, int, int, int]
@@ -189,7 +190,10 @@ def redraw(figure: Figure, target: Path) -> None:
         left = first.setdefault(row, ax)
         if column == 0 and not any(t.get_text() for t in ax.get_yticklabels()):
             ax.set_yticks(left.get_yticks(), left.get_yticklabels())
+        if column == 0 and not ax.get_ylabel():
             ax.set_ylabel(left.get_ylabel())
+        if type(ax.xaxis.get_major_locator()) is AutoLocator:
+            ax.locator_params(axis="x", nbins=5)  # numbers do not touch
         number = (
             row * blocks + block if columns == 1 else block * grid.nrows + row
         )
