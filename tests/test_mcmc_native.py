@@ -230,6 +230,20 @@ def test_a_fit_on_several_threads_is_that_on_one_and_is_resumed(three_threads, t
     assert equal(longer, fitted(resume=tmp_path / "one"))
 
 
+@pytest.mark.parametrize("sampler", [pb.NUTS(), pb.MCLMC(1)])
+def test_points_may_be_longer_than_a_stack(sampler):
+    z, draws = torch.zeros(1, 60_000), []
+    kernel = sampler.kernel(lambda z: (z.square().sum(-1) / 2, 1.0 * z), z, compile=True)
+    before = threading.stack_size(2**20)  # a vector takes half of it
+    try:
+        thread = threading.Thread(target=lambda: draws.append(kernel.draw().z))
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    assert bool(draws[0].isfinite().all())
+
+
 def test_a_run_that_was_drawn_in_another_way_is_refused():
     kernel, eager = kernel_in_c(normal_potential), pb.NUTS().kernel(normal_potential, START)
     for one, other in ((kernel, eager), (eager, kernel)):

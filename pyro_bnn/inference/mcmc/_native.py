@@ -71,7 +71,7 @@ class Native:
         self._evaluate.argtypes = (number, *[pointer] * 5)
         before = (pointer, ctypes.c_int, pointer, real, pointer, pointer, pointer)
         self.advance.argtypes = (*before, number, pointer, pointer, pointer)
-        self.langevin_steps.argtypes = (pointer, number, real, real, *[pointer] * 4)
+        self.langevin_steps.argtypes = (pointer, pointer, number, real, real, *[pointer] * 4)
         self._evaluate.restype = self.langevin_steps.restype = None
         library.size_of_state.restype = number
         self.size_of_state = int(library.size_of_state())
