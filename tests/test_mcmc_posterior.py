@@ -17,6 +17,7 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn.inference.joint import NetworkPotential
 from pyro_bnn.inference.mcmc import ChainStatistics, Convergence, Diagnostics, Modes, convergence, judge
+from pyro_bnn.inference.mcmc._diagnostics import diagnose
 
 from .cases import small_model, small_net
 from .chains import fit_briefly, quietly
@@ -307,6 +308,15 @@ def test_chains_that_do_not_move_are_a_problem():
     )
     report = pb.MCMCPosterior(values, statistics, pb.Status(True, ""), sampler="NUTS").diagnose()
     assert any("did not move" in problem for problem in report.problems)
+    one_moved = Diagnostics(2, 0, torch.tensor([float("nan"), 0.1]), report.latents, None)  # BFMI of the other: NaN
+    assert any("the smallest BFMI is 0.10" in problem for problem in one_moved.problems)
+
+
+def test_a_status_of_many_weights_reads_only_those_that_it_judges():
+    draws = torch.randn(2, 8, 1)
+    samples = {"w": draws.expand(2, 8, 10**10), "b": draws}  # a copy would take 1.3 TB
+    found = diagnose(samples, ChainStatistics(), None, None, max_quantities=4).latents
+    assert torch.equal(found.r_hat, convergence(draws).r_hat.expand(4))
 
 
 def test_chains_that_never_moved_have_an_infinite_r_hat_and_arviz_says_nothing_of_its_divisions():

@@ -197,7 +197,7 @@ def test_direct_steps_in_threads_are_those_of_one_thread():
 
 def evaluating(potential, seed):
     points = potential.start + torch.randn(
-        10, 3, potential.num_dimensions, generator=torch.Generator().manual_seed(seed)
+        10, 3, potential.layout.num_elements, generator=torch.Generator().manual_seed(seed)
     )
 
     def job():

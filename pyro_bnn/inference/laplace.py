@@ -120,7 +120,7 @@ class LaplacePosterior(Posterior):
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"`location` must be torch.float32 or torch.float64, got {dtype}.")
         coordinates = Coordinates(find_sites(copied(model).to(dtype).eval(), (), {}))
-        size = coordinates.num_dimensions
+        size = coordinates.layout.num_elements
         empty = {"location": coordinates.start, "precision": coordinates.like.new_empty(size, size)}
         check_tensors("the posterior", {"location": saved.location, "precision": saved.precision}, empty)
         return cls(
@@ -210,10 +210,10 @@ def fit_laplace(
     with restored(model.device), seeded(seed, model.device):  # a loader may shuffle
         x, y = Pairs(data, model.like, model.num_data).whole()
     potential = network_potential(model, x, y, dtype)
-    if potential.num_dimensions > MAX_DIMENSIONS:
+    if potential.layout.num_elements > MAX_DIMENSIONS:
         raise ValueError(
             f"the model must have at most {MAX_DIMENSIONS} latent numbers for a full Hessian, got "
-            f"{potential.num_dimensions}; make fewer parameters random with `where`, or use a low-rank guide."
+            f"{potential.layout.num_elements}; make fewer parameters random with `where`, or use a low-rank guide."
         )
     start, began = potential.start, "the network's weights"
     if init is not None:

@@ -46,6 +46,8 @@ class GaussNewtonPosterior(Posterior):
 
     log_evidence: float
     seconds: float
+    is_linearised: bool = True
+    """Whether predictions linearise the network; False if it is already linear in its random weights."""
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class GaussNewtonPosterior(Posterior):
         self.location, self.random, self.covariance = dict(location), tuple(random), covariance
         self.prior_precisions, self.structure = dict(prior_precisions), structure
         self.log_evidence, self.status, self.seconds = log_evidence, status, seconds
-        self._is_linearised = is_linearised
+        self.is_linearised = is_linearised
         self._layout = Layout({name: self.location[name].shape for name in self.random})
         self._center = self._layout.pack(self.location)
 
@@ -79,11 +81,6 @@ class GaussNewtonPosterior(Posterior):
     @property
     def constants(self) -> dict[str, Tensor]:
         return {name: value for name, value in self.location.items() if name not in self.random}
-
-    @property
-    def is_linearised(self) -> bool:
-        """Whether predictions linearise the network; False if it is already linear in its random weights."""
-        return self._is_linearised
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Return means and standard deviations for each site; the standard deviations of fixed variables are 0."""

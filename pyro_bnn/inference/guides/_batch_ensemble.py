@@ -244,9 +244,6 @@ class BatchEnsembleState(FlatState):
     def gradients(self) -> list[Tensor]:
         return [*self._gradients.tensors, self._members_grad.view(-1)]
 
-    def update(self) -> None:
-        """Do nothing: the draws of a step share no quantities."""
-
     def draw(self) -> Mapping[str, Tensor]:
         with torch.no_grad():
             self._chosen = chosen(self._members)

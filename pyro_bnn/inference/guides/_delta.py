@@ -102,9 +102,6 @@ class DeltaState(FlatState):
     def gradients(self) -> list[Tensor]:
         return self._gradients.tensors
 
-    def update(self) -> None:
-        """Do nothing: there are no scales to compute."""
-
     def draw(self) -> Mapping[str, Tensor]:
         return self.joint.constrained(self._gradients.leaves())
 

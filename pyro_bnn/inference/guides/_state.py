@@ -202,8 +202,7 @@ class FlatState(ABC):
             vector.link()
         self.update()
 
-    @abstractmethod
-    def update(self) -> None:
+    def update(self) -> None:  # noqa: B027 (states of points do not need it)
         """Compute what all draws of a step need, such as scales."""
 
     @abstractmethod

@@ -216,10 +216,6 @@ class Coordinates:
         self.start = self.layout.pack(starts)  # the initial values of all sites in unconstrained space, shape (P,)
         self.like = self.start[:0]  # an empty tensor with the right device and dtype
 
-    @property
-    def num_dimensions(self) -> int:
-        return self.layout.num_elements
-
     def constrain(self, z: Tensor) -> Draw:
         """Return the values of the sites at z, ``{site: shape (K, *event)}``."""
         return constrained(self.sites, self.layout.views(z))

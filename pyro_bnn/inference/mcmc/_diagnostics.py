@@ -68,7 +68,7 @@ class Diagnostics(Shown):
 
     def __str__(self) -> str:
         divergences = "not reported" if self.num_divergences is None else self.num_divergences
-        bfmi = "not reported" if self.bfmi is None else f"{self.bfmi.min():.2f}"
+        bfmi = "not reported" if self.bfmi is None else f"{smallest(self.bfmi):.2f}"
         lines = [
             f"chains       {self.num_chains}, divergences {divergences}, smallest BFMI {bfmi}",
             f"latents      {self.latents}",
@@ -115,8 +115,8 @@ class Diagnostics(Shown):
     @property
     def _faults(self) -> list[str]:
         found = _of_divergences(self.statistics)
-        if self.bfmi is not None and self.bfmi.min() < SMALLEST_BFMI:
-            found.append(f"the smallest BFMI is {self.bfmi.min():.2f}: the tails are explored slowly; warm up longer.")
+        if self.bfmi is not None and (bfmi := smallest(self.bfmi)) < SMALLEST_BFMI:
+            found.append(f"the smallest BFMI is {bfmi:.2f}: the tails are explored slowly; warm up longer.")
         what, judged = self.judged
         if not judged.is_known:
             found.append(
@@ -287,7 +287,7 @@ def diagnose(
         num_chains=lead[0],
         statistics=statistics,
         bfmi=bfmi,
-        latents=convergence(_spaced(torch.cat([v.reshape(*lead, -1) for v in samples.values()], 2), max_quantities)),
+        latents=convergence(_spaced([value.reshape(*lead, -1) for value in samples.values()], max_quantities)),
         predictions=predictions,
         modes=modes,
     )
@@ -296,14 +296,20 @@ def diagnose(
 def _predicted(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, at_most: int | None) -> Tensor:
     """Return the predictive moments, shape (K, S, M), but at most `at_most` of them, evenly spaced."""
     moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
-    return _spaced(torch.cat(moments).unflatten(0, next(iter(samples.values())).shape[:2]), at_most)
+    return _spaced([torch.cat(moments).unflatten(0, next(iter(samples.values())).shape[:2])], at_most)
 
 
-def _spaced(values: Tensor, at_most: int | None) -> Tensor:
-    count = values.shape[-1]
+def _spaced(parts: Sequence[Tensor], at_most: int | None) -> Tensor:
+    """Join the last axes of tensors, but keep at most `at_most` of the columns, evenly spaced, to save memory."""
+    count, begin, kept = sum(part.shape[-1] for part in parts), 0, []
     if at_most is None or count <= at_most:
-        return values
-    return values[..., torch.linspace(0, count - 1, at_most).long().to(values.device)]
+        return torch.cat([*parts], -1)
+    columns = torch.linspace(0, count - 1, at_most).long().clamp_max(count - 1).to(parts[0].device)
+    for part in parts:
+        own = columns[(columns >= begin) & (columns < begin + part.shape[-1])] - begin
+        kept.append(part[..., own])
+        begin += part.shape[-1]
+    return torch.cat(kept, -1)
 
 
 class Judgement(NamedTuple):

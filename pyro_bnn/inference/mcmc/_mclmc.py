@@ -270,7 +270,8 @@ class _MCLMCChain(NativeChain):
         errors = point[3 * num_weights + 1 :]
         normal = self.normal(len(errors), num_weights)
         pointers = normal.data_ptr(), errors.data_ptr(), self.scratch.data_ptr(), self.sampler.data
-        self.sampler.langevin_steps(point.data_ptr(), len(errors), *setting, *pointers)
+        before = torch.empty_like(point)
+        self.sampler.langevin_steps(point.data_ptr(), before.data_ptr(), len(errors), *setting, *pointers)
         return point
 
 

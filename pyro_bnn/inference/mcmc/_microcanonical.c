@@ -23,13 +23,14 @@ static double turn(real *direction, const real *gradient, double time) {
 
 /* Takes steps. A step that diverges or is not finite is undone, and its error is NaN.
 
+   before: memory for the chain before a step, which may be too long for the stack.
    normal: standard normal numbers, num_steps x P.
    errors: the energy errors, num_steps. */
-void langevin_steps(Chain *c, long num_steps, double step, double refreshment, const real *normal, real *errors,
-                    real *scratch, const Data *data) {
+void langevin_steps(Chain *c, Chain *before, long num_steps, double step, double refreshment, const real *normal,
+                    real *errors, real *scratch, const Data *data) {
     const real half = 0.5 * step, noise = refreshment;
     for (long n = 0; n < num_steps; ++n) {
-        const Chain before = *c;
+        *before = *c;
         const double outer = 0.1931833275037836 * step;
         double change = turn(c->direction, c->gradient, outer);
         EACH(i) c->z[i] += half * c->direction[i];
@@ -38,9 +39,9 @@ void langevin_steps(Chain *c, long num_steps, double step, double refreshment, c
         EACH(i) c->z[i] += half * c->direction[i];
         value_and_grad(c->z, &c->potential, c->gradient, scratch, data);
         change += turn(c->direction, c->gradient, outer);
-        const double error = change + c->potential - before.potential, size = dot(c->gradient, c->gradient);
+        const double error = change + c->potential - before->potential, size = dot(c->gradient, c->gradient);
         const int is_taken = error * error <= DIVERGENCE * NUM_WEIGHTS && size - size == 0.0;
-        if (!is_taken) *c = before;
+        if (!is_taken) *c = *before;
         errors[n] = is_taken ? error : NAN;
         EACH(i) c->direction[i] += noise * normal[n * NUM_WEIGHTS + i];
         normalise(c->direction);

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._core.records import check_tensor
 from ..._core.scope import ProcessLock
 from ._decompositions import DECOMPOSITIONS
 from ._emit import Emitted, emitted
@@ -71,7 +72,7 @@ class Native:
         self._evaluate.argtypes = (number, *[pointer] * 5)
         before = (pointer, ctypes.c_int, pointer, real, pointer, pointer, pointer)
         self.advance.argtypes = (*before, number, pointer, pointer, pointer)
-        self.langevin_steps.argtypes = (pointer, number, real, real, *[pointer] * 4)
+        self.langevin_steps.argtypes = (pointer, pointer, number, real, real, *[pointer] * 4)
         self._evaluate.restype = self.langevin_steps.restype = None
         library.size_of_state.restype = number
         self.size_of_state = int(library.size_of_state())
@@ -116,6 +117,7 @@ class NativeChain(ABC):
         return {"point": self.point, "generator": self.generator.get_state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        check_tensor("`point` of a chain", state["point"], self.point.shape, self.point.dtype)  # C does not check it
         self.point = state["point"].clone()
         self.generator.set_state(state["generator"])
 
@@ -286,7 +288,10 @@ def _compiler() -> list[str] | None:
 
 def _loaded(text: str, timeout: float | None) -> ctypes.CDLL:
     with _LOCK:
-        library = _kept.pop(text, None) or _compile(text, timeout)
+        try:
+            library = _kept.pop(text, None) or _compile(text, timeout)
+        except OSError as error:  # the folder of temporary files may be full, or allow no programs
+            raise UnsupportedError(f"compiled code cannot be written or loaded ({error})") from error
         _kept[text] = library
         while len(_kept) > NUM_KEPT:
             _kept.popitem(last=False)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
+from ..._core.records import check_tensor
 from ._kernel import Compile, Draws, Kernel, Sampler, ValueAndGrad
 from ._native import Native, NativeChain, NativeKernel, native_or_reason
 from ._traced import TorchKernel
@@ -145,7 +146,9 @@ class _NUTSChain(NativeChain):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
-        self.numbers, self.position.value = state["numbers"].clone(), state["position"]
+        numbers, position = state["numbers"], _checks.at_least("position", state["position"], 0)
+        check_tensor("`numbers` of a chain", numbers, (max(len(numbers), position), 3), self.numbers.dtype)
+        self.numbers, self.position.value = numbers.clone(), position
 
 
 class NativeNUTSKernel(NativeKernel):

@@ -22,6 +22,7 @@ typedef struct {
     Point left, right, moving;
     Proposal kept, new; /* of the tree and of the subtree */
     Vector momentum_sum, new_momentum_sum, velocities[NUM_LEVELS], middles[NUM_LEVELS];
+    Vector velocity, middle; /* of the last point; too long for the stack */
     double dots[NUM_LEVELS], log_weight, new_log_weight, initial_energy, accept_sum, new_accept_sum;
     double step; /* negative if the subtree grows to the left */
     long size, leaf, num_steps;
@@ -50,18 +51,18 @@ static void seed(State *s, const Point *end) {
 }
 
 static void begin(State *s, double step_size, const real *inverse_mass, const real *normal) {
-    Point point;
-    EACH(i) point.r[i] = normal[i] / sqrt(inverse_mass[i]);
-    memcpy(point.z, s->kept.z, sizeof(Vector));
-    memcpy(point.gradient, s->kept.gradient, sizeof(Vector));
-    s->left = s->right = point;
-    s->kept.energy = s->initial_energy = s->kept.potential + 0.5 * weighted_dot(point.r, point.r, inverse_mass);
-    memcpy(s->momentum_sum, point.r, sizeof(Vector));
+    Point *point = &s->left;
+    EACH(i) point->r[i] = normal[i] / sqrt(inverse_mass[i]);
+    memcpy(point->z, s->kept.z, sizeof(Vector));
+    memcpy(point->gradient, s->kept.gradient, sizeof(Vector));
+    s->right = *point;
+    s->kept.energy = s->initial_energy = s->kept.potential + 0.5 * weighted_dot(point->r, point->r, inverse_mass);
+    memcpy(s->momentum_sum, point->r, sizeof(Vector));
     s->log_weight = s->accept_sum = 0.0;
     s->size = 1;
     s->num_steps = 0;
     s->step = step_size;
-    seed(s, &point);
+    seed(s, point);
 }
 
 /* One leapfrog step; marks whether the subtree turns back on itself, and whether the point lost too much energy. */
@@ -69,8 +70,7 @@ static void grow(State *s, const real *inverse_mass, double log_uniform, real *s
                  int *turning, int *diverging) {
     Point *p = &s->moving;
     const real step = s->step, half = 0.5 * s->step;
-    real potential;
-    Vector velocity, middle;
+    real potential, *const velocity = s->velocity, *const middle = s->middle;
     EACH(i) p->r[i] -= half * p->gradient[i];
     EACH(i) p->z[i] += step * inverse_mass[i] * p->r[i];
     value_and_grad(p->z, &potential, p->gradient, scratch, data);
@@ -114,7 +114,7 @@ static int merge(State *s, const real *inverse_mass, int grown, double log_unifo
     s->accept_sum += s->new_accept_sum;
     s->num_steps += s->leaf;
     if (!grown) return 1;
-    Vector between;
+    real *const between = s->middle;
     if (log_uniform < s->new_log_weight - s->log_weight) s->kept = s->new;
     *(s->step > 0 ? &s->right : &s->left) = s->moving;
     EACH(i) s->momentum_sum[i] += s->new_momentum_sum[i];

@@ -254,10 +254,6 @@ class ChainOptimizer(SkippingOptimizer):
         self._sampler, self._steps, self._num_steps, self._record = sampler, steps, num_steps, record
         self._processes, self._count = processes, 0
 
-    @property
-    def can_skip(self) -> bool:
-        return True
-
     @torch.no_grad()
     def step(self, closure: object = None) -> None:  # type: ignore[override]
         stage = self._steps.stage(self._count, self._num_steps)

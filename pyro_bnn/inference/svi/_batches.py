@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Sized
-from itertools import pairwise
 from typing import Any, NoReturn
 
 import torch
@@ -160,7 +159,7 @@ def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[in
     begins = list(range(0, num_rows, batch_size))
     if len(begins) > 1 and num_rows - begins[-1] < num_processes:
         begins.pop()
-    return [*pairwise([*begins, num_rows])]
+    return [*itertools.pairwise([*begins, num_rows])]
 
 
 class Loader:

@@ -101,13 +101,10 @@ class Loop:
         self.num_data = step.model.num_data if isinstance(step.model, BayesianModel) else None
         self.history = History(self.num_data, step.path)
         self.is_stopped = False
-        self._values: list[Tensor] = []
-        self._weights: list[float] = []
-        self._seconds = 0.0
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
-        self._values, self._weights, self._seconds = [], [], 0.0
+        self._values, self._weights, self._seconds = list[Tensor](), list[float](), 0.0
         self._at_begin = self.stream.state(), self.batches.order_state()
 
     @property

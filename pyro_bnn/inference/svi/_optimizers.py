@@ -1,7 +1,6 @@
 """Clipped gradients and schedules for optimizers."""
 
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -91,16 +90,16 @@ def scheduled(optimizer: OptimizerMaker, schedule: Callable[[Optimizer], Schedul
     return make
 
 
-class SkippingOptimizer(Optimizer, ABC):
+class SkippingOptimizer(Optimizer):
     """An optimizer that skips a step if its flag :attr:`found_inf` is above 0, as torch's fused optimizers do."""
 
     found_inf: Tensor | None = None
     """The flag is a number on the device of the parameters. If it is None, no step is skipped."""
 
     @property
-    @abstractmethod
     def can_skip(self) -> bool:
         """Whether :attr:`found_inf` can make this optimizer skip a step."""
+        return True
 
 
 def make_recordable(optimizer: Optimizer) -> None:

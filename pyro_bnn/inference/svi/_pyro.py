@@ -241,9 +241,6 @@ class PyroStep(GradientStep):
 
         vars(self._elbo)["_get_trace"] = recorded
 
-    def close(self) -> None:
-        """Do nothing: each parameter already has its own memory."""
-
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         try:
             with own_parameters(self.model, self.guide):  # in each step: another open step may use the same names

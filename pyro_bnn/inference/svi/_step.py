@@ -171,8 +171,7 @@ class GradientStep(ABC):
         self.waits = not (skips_on_flag(optimizer) and reads_wait(parameters[0].device))
         self._is_finite = torch.ones((), dtype=torch.bool, device=parameters[0].device)
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (steps with Pyro's ELBOs do not need it)
         """Give each parameter of the guide its own memory again."""
 
     @abstractmethod

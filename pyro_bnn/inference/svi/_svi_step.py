@@ -129,7 +129,8 @@ class SVIStep:
             batch = batch if isinstance(self.model, BayesianModel) else unwrapped(batch)
             with short_errors(), own_parameters(self.model, self.guide):
                 self._step = self._prepare(batch)
-            self._begin_together()
+            tensors = [t for module in (self.guide, self.model) for t in (*module.parameters(), *module.buffers())]
+            self.execution.processes.broadcast_(tensor.data for tensor in tensors)
         return self._step
 
     def close(self) -> None:
@@ -140,12 +141,6 @@ class SVIStep:
         for module in (self.model, self.guide):
             if isinstance(module, PyroFunction):
                 module.publish()
-
-    @torch.no_grad()
-    def _begin_together(self) -> None:
-        modules = self.guide, self.model
-        tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
-        self.execution.processes.broadcast_(tensor.data for tensor in tensors)
 
     def _prepare(self, batch: Batch) -> GradientStep | GraphStep:
         model, guide, elbo, execution = self.model, self.guide, self._elbo, self.execution

@@ -115,7 +115,6 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
     def check_output(self, output: Tensor) -> None:
         """Warn or raise if an output is of a wrong kind, such as probabilities instead of logits."""
-        return
 
     @abstractmethod
     def check_values(self, output: Tensor, y: Tensor) -> None:

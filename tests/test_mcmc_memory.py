@@ -1,0 +1,46 @@
+"""Samplers in C read and write only their own memory."""
+
+import threading
+
+import pytest
+import torch
+
+import pyro_bnn as pb
+
+
+def bowl(z):
+    return 0.5 * z.square().sum(-1), 1.0 * z
+
+
+def kernel_in_c(sampler, num_weights):
+    return sampler.kernel(bowl, torch.zeros(1, num_weights), compile=True)
+
+
+@pytest.mark.parametrize("sampler", [pb.NUTS(), pb.MCLMC(1)])
+def test_points_may_be_longer_than_a_stack(sampler):
+    kernel, draws = kernel_in_c(sampler, 60_000), []
+    before = threading.stack_size(2**20)  # two vectors
+    try:
+        thread = threading.Thread(target=lambda: draws.append(kernel.draw().z))
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    assert bool(draws[0].isfinite().all())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"point": torch.zeros(3)},
+        {"numbers": torch.zeros(5, 2)},
+        {"numbers": torch.zeros(5, 3), "position": 6},
+        {"position": -1},
+    ],
+)
+def test_a_state_beyond_whose_end_c_would_read_is_refused(change):
+    kernel = kernel_in_c(pb.NUTS(), 3)
+    state = kernel.state()
+    state["chains"][0] |= change
+    with pytest.raises(ValueError, match=r"`(point|numbers|position)`"):
+        kernel.restore(state)
