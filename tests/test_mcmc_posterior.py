@@ -308,7 +308,9 @@ def test_chains_that_do_not_move_are_a_problem():
     )
     report = pb.MCMCPosterior(values, statistics, pb.Status(True, ""), sampler="NUTS").diagnose()
     assert any("did not move" in problem for problem in report.problems)
-    one_moved = Diagnostics(2, 0, torch.tensor([float("nan"), 0.1]), report.latents, None)  # BFMI of the other: NaN
+    one_moved = Diagnostics(
+        2, ChainStatistics(), torch.tensor([float("nan"), 0.1]), report.latents, None
+    )  # BFMI of the other: NaN
     assert any("the smallest BFMI is 0.10" in problem for problem in one_moved.problems)
 
 
