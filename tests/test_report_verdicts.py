@@ -320,10 +320,8 @@ def test_who_errs_less_than_a_baseline_is_not_beaten_in_its_predictions():
 
 def test_the_score_that_decides_is_named_where_probabilities_and_errors_disagree():
     tied = of_baseline("a line", -3.197, -2.997, 0.2, points="RMSE 3.7 against 4.8", is_nearer=True)
-    short = (
-        "probabilities not clearly better than those of a line (NLL 3.197 against 2.997), while the errors are smaller"
-    )
-    assert tied.short == short
+    short = "probabilities not clearly better than those of a line (NLL 3.197 against 2.997)"
+    assert tied.short == f"{short}, while the errors are smaller"
 
 
 def test_a_network_that_a_baseline_beats_by_little_is_usable():
