@@ -160,11 +160,11 @@ def predict(
         num_known = sources.num_trained_on(config, facts, sample)
         if num_known:
             output.say(
-                f"The run was trained on {num_known} of these rows, so new rows will have worse scores; `pyro-bnn "
+                f"The run was trained on {num_known:,} of these rows, so new rows will have worse scores; `pyro-bnn "
                 f"evaluate {quote(run)}` has the scores of the test rows."
             )
     if out != "-":
-        output.say(f"{len(sample.x)} predictions in {out}.")
+        output.say(f"{len(sample.x):,} predictions in {out}.")
     output.document(
         folder=run,
         file=None if is_listed else out,
