@@ -218,12 +218,6 @@ def test_constant_columns_keep_their_scale():
     assert_identical(scale, torch.tensor([1.0, 2.0**0.5]))
 
 
-def test_a_constant_target_is_told():
-    X, y = curve(8)
-    with pytest.warns(UserWarning, match="`y` has the same value in all rows"):
-        pb.BNNRegressor((2,), method="svi", max_iter=1).fit(X, np.c_[y, np.ones(8)])
-
-
 # --- classification ---------------------------------------------------------------------------------------------------
 
 

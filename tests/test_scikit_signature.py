@@ -7,6 +7,7 @@ import sys
 import warnings
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 
 import pyro_bnn as pb
@@ -47,6 +48,12 @@ def test_tiny_tables_are_fitted_with_a_warning_and_without_a_comparison(rows, op
     said = [str(warning.message) for warning in caught if "rows to fit" in str(warning.message)]
     assert said == (["there are only 5 rows to fit, so predictions depend strongly on the prior."] if rows < 8 else [])
     assert cut in " ".join(regressor.status_.split())
+
+
+def test_a_constant_target_is_told():
+    X, y = curve(8)
+    with pytest.warns(UserWarning, match="`y` has the same value in all rows"):
+        pb.BNNRegressor((2,), method="svi", max_iter=1).fit(X, np.c_[y, np.ones(8)])
 
 
 @pytest.mark.daily("laplace")
