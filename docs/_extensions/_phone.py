@@ -190,6 +190,7 @@ def redraw(figure: Figure, target: Path) -> None:
         left = first.setdefault(row, ax)
         if column == 0 and not any(t.get_text() for t in ax.get_yticklabels()):
             ax.set_yticks(left.get_yticks(), left.get_yticklabels())
+            ax.tick_params(labelleft=True)
         if column == 0 and not ax.get_ylabel():
             ax.set_ylabel(left.get_ylabel())
         if type(ax.xaxis.get_major_locator()) is AutoLocator:

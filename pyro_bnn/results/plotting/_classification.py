@@ -258,7 +258,7 @@ def detection_curves(
         ax.set(xlabel=name, ylim=(-0.02, 1.02))
         ax.locator_params(axis="x", nbins=NUM_TICKS)
         if index == 0:
-            ax.legend(loc="lower right")
+            ax.legend(loc="best")
         if index == 0 or width == "column":
             ax.set_ylabel("share of inputs below")
         found = ood_scores(low, high)

@@ -328,6 +328,7 @@ def weight_histograms(
             shown = values[kept].detach().cpu().numpy()
             is_many = len(shown) > FEW
             ax.hist(shown, bins=_edges(shown, 60), color=color, alpha=0.8, log=is_many)
+            ax.locator_params(axis="x", nbins=4 if width == "page" else 2)  # numbers such as 0.02955 do not touch
             if is_many:
                 ax.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
                 ax.minorticks_off()
@@ -336,5 +337,5 @@ def weight_histograms(
         axes[row, 0].set_title(f"{site}: {counted(int(kept.sum()), 'weight')}", loc="left")
         axes[row, 0].set_ylabel("weights (log)" if is_many else "weights")
     axes[-1, 0].set_xlabel("posterior mean")
-    axes[-1, 1].set_xlabel("posterior standard deviation")
+    axes[-1, 1].set_xlabel("posterior sd")
     return axes
