@@ -37,6 +37,9 @@ def test_scores_of_classes_are_the_metrics():
     other = prediction.score((y + 1) % 3)
     expected = -float(prediction.probs.gather(-1, ((y + 1) % 3)[:, None]).log().mean())
     assert other["nll"] == pytest.approx(expected)
+    sure = {name: torch.full_like(value, 1e3).copysign(value) for name, value in wide_guide(model).median().items()}
+    wrong = pb.predict_point(model, sure, x, y=y)  # some labels have a probability that is rounded to 0
+    assert wrong.score()["nll"] == pytest.approx(wrong.nll) != math.inf
     with pytest.raises(ValueError, match=r"`y` must have shape \(6,\)"):
         prediction.score(y[:3])
     with pytest.raises(ValueError, match=r"call `score\(y\)`, or `predict\(..., y=y\)`"):

@@ -73,6 +73,18 @@ def test_classes():
     assert values["no_effect"] == "input 1"
 
 
+@pytest.mark.parametrize("is_class", [False, True])
+def test_the_error_of_a_rise_is_that_of_the_jackknife(is_class):
+    """Also if a few rows have large losses before and after, and so determine both scores."""
+    before = torch.randn(200, dtype=torch.double).square()
+    before[:2] = 100.0
+    after = before + 3 * torch.rand(200, dtype=torch.double)
+    scores = [(losses.sum() - losses) / 199 for losses in (before, after)]  # without each row in turn
+    rises = scores[1] - scores[0] if is_class else scores[1].sqrt() - scores[0].sqrt()
+    expected = float(rises.std(correction=0)) * 199**0.5
+    assert drivers._error_of_rise(before, after, is_class=is_class) == pytest.approx(expected, rel=0.2)
+
+
 def test_inputs_of_a_category_are_permuted_together():
     """Each permuted row still has exactly one category, so a network that only counts them does not change."""
     kind = Feature("kind", "category", "", [], [], [], ["a", "b"], False)

@@ -83,8 +83,7 @@ def drivers_of(run: Trained) -> Drivers | None:
         varies = bool((x[:, inputs] != x[0, inputs]).any())
         shuffled = torch.stack([each for each, _, _ in found]).mean(0)  # (N,)
         score = _score(shuffled, is_class=is_class)
-        error = float((shuffled - losses).std()) / len(x) ** 0.5
-        error /= 1 if is_class or not score else 2 * score  # of the root of a mean
+        error = _error_of_rise(losses, shuffled, is_class=is_class)
         doubt, moved = (fmean(effects) for effects in zip(*(each[1:] for each in found), strict=True))
         drivers.append(Driver(name, score, doubt, moved, error, varies))
     drivers.sort(key=lambda driver: (-driver.score, -driver.moved))
@@ -93,6 +92,13 @@ def drivers_of(run: Trained) -> Drivers | None:
 
 def _score(losses: Tensor, *, is_class: bool) -> float:
     return float(losses.mean() if is_class else losses.mean().sqrt())
+
+
+def _error_of_rise(before: Tensor, after: Tensor, *, is_class: bool) -> float:
+    """Return the standard error of the rise of the score, given the losses of the rows before and after, (N,)."""
+    if not is_class:  # the score is the root of a mean
+        before, after = (losses / (2 * _score(losses, is_class=False) or 1.0) for losses in (before, after))
+    return float((after - before).std()) / len(before) ** 0.5
 
 
 def _measured(prediction: Prediction, y: Tensor, scale: Sequence[float]) -> tuple[Tensor, float]:

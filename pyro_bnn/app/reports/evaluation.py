@@ -87,7 +87,10 @@ def evaluate_classifier(run: Trained) -> Evaluation:
     alone = Alone([draw.as_kind(kind) for draw in one.draws]) if isinstance(one, Alone) else one.as_kind(kind)
     assert few.logits is not None
     ways: dict[str, ClassificationPrediction | Alone[ClassificationPrediction]]
-    ways = {f"component {i}": replace(few, probs=logits.exp()) for i, logits in enumerate(few.logits)}
+    ways = {
+        f"component {i}": replace(few, probs=logits.exp(), log_density=logits.gather(1, y[:, None])[:, 0])
+        for i, logits in enumerate(few.logits)
+    }
     ways |= {name: alone, f"mean of {NUM_COMPONENTS} draws": few, f"mean of {run.num_samples} draws": ensemble}
     rows = [{"name": name, **way.score()} for name, way in ways.items()]
     foreign, scores = None, {}

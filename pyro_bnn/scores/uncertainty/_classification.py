@@ -146,9 +146,13 @@ class ClassificationPrediction(Prediction):
                 f"{_checks.shape(y)}{_checks.reshaped(y, expected)}."
             )
         probs, labels = self.probs.flatten(0, -2), y.flatten()
+        if self._has_density_of(y):  # finite even if a probability was rounded to 0
+            nll = self.nll * len(y) / len(labels)
+        else:
+            nll = metrics.negative_log_likelihood(probs, labels)
         return {
             "accuracy": metrics.accuracy(probs, labels),
-            "nll": metrics.negative_log_likelihood(probs, labels),
+            "nll": nll,
             "brier": metrics.brier_score(probs, labels),
             "ece": metrics.expected_calibration_error(probs, labels),
         }

@@ -172,6 +172,12 @@ class Prediction(Advised, Shown, ABC):
             raise ValueError("a score needs targets; call `score(y)`, or `predict(..., y=y)` first.")
         return as_targets("y", self.targets if y is None else y, self.expectation).to(self.expectation.device)
 
+    def _has_density_of(self, y: Tensor) -> bool:
+        """Return whether `log_density` is that of the targets y."""
+        if self.log_density is None or self.targets is None:
+            return False
+        return torch.equal(y.to(self.targets), self.targets)
+
 
 def require_variance(variance: Tensor | None) -> Tensor:
     """Return the variance. Raise if it is None, as for a single draw."""
@@ -357,8 +363,8 @@ class ValuePrediction(Prediction):
     def score(self, y: Tensor | None = None) -> dict[str, float]:
         """Return the root mean squared error ``rmse``, and with a log-density of the targets the ``nll``."""
         y = self._targets_for_score(y)
-        has_density = self.targets is not None and self.log_density is not None and torch.equal(y, self.targets)
-        return {"rmse": metrics.root_mean_squared_error(self.mean, y)} | ({"nll": self.nll} if has_density else {})
+        scores = {"rmse": metrics.root_mean_squared_error(self.mean, y)}
+        return scores | ({"nll": self.nll} if self._has_density_of(y) else {})
 
     def to_frame(self, *, index: Iterable[Any] | None = None) -> "pandas.DataFrame":
         """Return a data frame with the columns ``mean`` and ``sd``."""

@@ -171,7 +171,7 @@ class RegressionPrediction(Prediction):
         """
         y = self._whole_targets(y)
         scores = {"rmse": metrics.root_mean_squared_error(self.mean, y)}
-        if self.log_density is not None and self.targets is not None and torch.equal(y.to(self.targets), self.targets):
+        if self._has_density_of(y):
             scores["nll"] = self.nll
         elif self.components is not None:
             scores["nll"] = float(-self.log_prob(y).mean())

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ._prediction import array
@@ -90,7 +89,7 @@ class CensoredPrediction(RegressionPrediction):
     def score(self, y: Tensor | None = None) -> dict[str, float]:
         """Return the ``nll`` of the targets of `predict`, in nats per row."""
         y = self._targets_for_score(y)
-        if self.targets is None or y.shape != self.targets.shape or not torch.equal(y.to(self.targets), self.targets):
+        if not self._has_density_of(y):
             raise ValueError(
                 "censored targets are scored by the likelihood only, got targets that were not given to `predict`; "
                 "call `predict(..., y=y)`."
