@@ -1,7 +1,5 @@
 """Samplers in C read and write only their own memory."""
 
-import threading
-
 import pytest
 import torch
 
@@ -18,15 +16,8 @@ def kernel_in_c(sampler, num_weights):
 
 @pytest.mark.parametrize("sampler", [pb.NUTS(), pb.MCLMC(1)])
 def test_points_may_be_longer_than_a_stack(sampler):
-    kernel, draws = kernel_in_c(sampler, 60_000), []
-    before = threading.stack_size(2**20)  # two vectors
-    try:
-        thread = threading.Thread(target=lambda: draws.append(kernel.draw().z))
-        thread.start()
-    finally:
-        threading.stack_size(before)
-    thread.join()
-    assert bool(draws[0].isfinite().all())
+    draws = kernel_in_c(sampler, 400_000).draw()  # a stack has 8 MB, and a point of NUTS three vectors of 3.2 MB
+    assert bool(draws.z.isfinite().all())
 
 
 @pytest.mark.parametrize(
