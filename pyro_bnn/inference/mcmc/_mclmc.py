@@ -54,8 +54,8 @@ class MCLMC(Sampler):
         steps_per_draw: Number of steps from one draw to the next, also in warm-up.
         energy_error: Target at the end of warm-up: the mean squared energy error of a step, in squared nats, divided by
             the number P of latent values. For a Gaussian posterior, the bias of the variances is proportional to the
-            square root of this error. A smaller error needs smaller steps: a tenth of the error needs 1.5 times as many
-            steps.
+            square root of this error. In small problems, standard deviations were wrong by 15 to 26 % with 0.1, and by
+            3 to 11 % with 0.005. A tenth of the error needs 1.5 times as many steps.
         first_energy_error: Target at the beginning of warm-up; the target then changes linearly to `energy_error`.
 
     References:
