@@ -27,7 +27,7 @@ def fit(callbacks, num_epochs=3, guide=pb.MeanFieldGuide, **kwargs):
     guide = guide(model)
     data = {"data": (x, y), "batch_size": 2}
     options = {"optimizer": ADAM, "num_epochs": num_epochs, "seed": 0, **data, **kwargs}
-    return pb.fit_svi(model, guide, callbacks=callbacks(guide) if callable(callbacks) else callbacks, **options)
+    return pb.fit_svi(model, guide=guide, callbacks=callbacks(guide) if callable(callbacks) else callbacks, **options)
 
 
 def read(folder):
