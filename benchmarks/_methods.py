@@ -189,7 +189,7 @@ def fit_as_point(
     """Fit a guide as deterministic networks are trained."""
     return pb.fit_svi(
         model,
-        guide,
+        guide=guide,
         **problem.batches(128, seed),
         optimizer=adam(setting.lr, problem.network.epochs),
         num_epochs=problem.network.epochs,

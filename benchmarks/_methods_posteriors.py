@@ -67,7 +67,7 @@ class MeanField(Method):
         model = problem.model(prior_of(self.prior_scale, problem))
         posterior = pb.fit_svi(
             model,
-            pb.MeanFieldGuide(model, init=INIT),
+            guide=pb.MeanFieldGuide(model, init=INIT),
             **problem.batches(128, problem.seed),
             optimizer=adam(self.lr, problem.network.epochs),
             num_epochs=problem.network.epochs,
@@ -152,7 +152,7 @@ class Natural(Method):
             )
         posterior = pb.fit_svi(
             model,
-            pb.MeanFieldGuide(model, init=INIT, scale_map=pb.scale_maps.Precision()),
+            guide=pb.MeanFieldGuide(model, init=INIT, scale_map=pb.scale_maps.Precision()),
             **problem.batches(problem.network.natural_batch_size, seed),
             optimizer=pb.optim.scheduled(optimizer, functools.partial(cosine, num_epochs=epochs, is_warm=is_dense)),
             num_epochs=epochs,
@@ -200,7 +200,7 @@ class Swag(Method):
         falling = functools.partial(LambdaLR, lr_lambda=lambda epoch: 1 + max(1 - epoch / max(start, 1), 0))
         pb.fit_svi(
             model,
-            guide,
+            guide=guide,
             **problem.batches(128, seed),
             optimizer=pb.optim.scheduled(
                 functools.partial(torch.optim.SGD, lr=self.lr / len(problem.x), momentum=0.9, fused=True), falling

@@ -282,8 +282,8 @@ class FitSVI:
         self._fit = functools.partial(
             pb.fit_svi,
             self.model,
-            self.guide,
             data,
+            self.guide,
             optimizer=optimizer or setting.optimizer,
             num_epochs=2,
             batch_size=None if in_batches else setting.batch_size,

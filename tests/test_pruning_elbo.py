@@ -82,7 +82,7 @@ def test_the_elbo_in_a_loop_of_pyros_own_is_the_same():
     guide = pruning.prune(scattered(model), fraction=0.5).guide
     for elbo in ELBOS:
         copies = copy.deepcopy(model), copy.deepcopy(guide)
-        fit = pb.fit_svi(*copies, (x, y), optimizer=ADAM, num_epochs=1, elbo=elbo(), seed=3)
+        fit = pb.fit_svi(copies[0], (x, y), copies[1], optimizer=ADAM, num_epochs=1, elbo=elbo(), seed=3)
         torch.manual_seed(3)
         loss = elbo().loss(model, guide, x, y)
         assert_identical(loss, fit.history.kl[0] - fit.history.expected_log_likelihood[0])

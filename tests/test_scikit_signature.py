@@ -50,6 +50,7 @@ def test_tiny_tables_are_fitted_with_a_warning_and_without_a_comparison(rows, op
     assert cut in " ".join(regressor.status_.split())
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_constant_target_is_told():
     X, y = curve(8)
     with pytest.warns(UserWarning, match="`y` has the same value in all rows"):

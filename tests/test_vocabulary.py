@@ -12,7 +12,7 @@ import pyro_bnn as pb
 PACKAGE = Path(pb.__file__).parent
 
 FITS = ["fit", "fit_svi", "fit_nuts", "fit_mcmc", "fit_sgmcmc", "fit_laplace", "fit_gauss_newton"]
-LEADING = {name: ["model", "data"] for name in FITS} | {"fit_svi": ["model", "guide", "data"]}  # as Pyro's SVI
+LEADING = {name: ["model", "data"] for name in FITS} | {"fit_svi": ["model", "data", "guide"]}  # as Pyro's SVI
 TAIL = ["callbacks", "progress", "execution", "checkpoint", "resume", "seed"]
 """What fits share, in this order, after what is the method's own."""
 
