@@ -143,7 +143,7 @@ def test_a_good_run_is_praised_and_a_bad_one_is_not(good, bad):
     assert "All weights learned from the data." in words
     words, printed = Page(bad[0]).words, bad[1]
     assert printed.startswith("Not usable as it is. ")
-    assert "problem:  Logistic regression predicts better: NLL " in printed
+    assert "problem:  Logistic regression predicts better (this run: NLL " in printed
     assert "The training had 1 epoch (15 steps): too few to tell" in words
 
 

@@ -207,10 +207,10 @@ def test_probabilities_that_are_all_too_low_fail_although_chance_gives_as_large_
     }
     assert of_calibration(found).level == "problem"
     assert "minus accuracy is -13.60 ± 4.50 points): they are too low on average" in of_calibration(found).text
-    untold = of_calibration({**found, "gap_error": 0.046})
+    untold = of_calibration({**found, "gap_error": 0.053})
     assert (untold.level, untold.word) == ("note", "unclear")  # chance alone gives an error above 10 %
-    assert of_calibration({**found, "gap_error": 0.046, "error": 0.08, "limit": 0.09}).level == "good"
-    coarse = of_calibration({**found, "gap_error": 0.046, "limit": 0.2})
+    assert of_calibration({**found, "gap_error": 0.053, "error": 0.08, "limit": 0.09}).level == "good"
+    coarse = of_calibration({**found, "gap_error": 0.053, "limit": 0.2})
     assert (coarse.level, coarse.short) == ("note", "too few rows to judge the calibration")
 
 

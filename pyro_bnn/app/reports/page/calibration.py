@@ -20,7 +20,7 @@ NUM_BINS, NUM_SIMULATIONS = 15, 1000
 MIN_INPUTS = 10  # heuristic: a point of the picture with fewer rows says little about their accuracy
 LIMIT = 0.975  # a calibration error is a fault above this quantile of the errors that calibrated networks have
 SMALL_EXCESS = 0.01  # heuristic: such a fault is slight if the error exceeds the mean of those errors by less than this
-MOST_ERRORS = 3.0  # mean confidence and accuracy may differ by this number of standard errors
+MOST_ERRORS = 2.58  # mean confidence and accuracy differ by more standard errors in 1 % of the cases by chance
 
 
 def calibration_section(subject: Subject) -> Section | None:
