@@ -32,7 +32,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 collect_ignore = ["recipes"]
 """Members that `test_recipes.py` puts into copies of the package; here their imports lead nowhere."""
 
-LONG_EXAMPLES = ("SGHMC", "fit_sgmcmc", "loss_curves", "ChainStatistics", "Descent")
+LONG_EXAMPLES = (
+    *("SGHMC", "SGLD", "fit_sgmcmc", "loss_curves", "ChainStatistics", "Descent"),
+    *("compare", "export_onnx", "fit_surrogate"),
+)
 """Examples in docstrings that run at night: a test or another example does the same."""
 
 SEED = int(os.environ.get("PYRO_BNN_TEST_SEED", "0"))

@@ -3,6 +3,8 @@
 import functools
 import os
 import signal
+import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 import pyro_bnn as pb
+
+from .test_exact import Problem
 
 ADAM = functools.partial(torch.optim.Adam, lr=0.01)
 
@@ -152,6 +156,52 @@ def chains(rank):
         warnings.simplefilter("ignore", pb.ConvergenceWarning)
         posterior = pb.fit_sgmcmc(model, rows(), sampler=pb.SGHMC(lr=1e-3), **options)
     return dict(posterior.chains)
+
+
+NUTS = {"num_samples": 8, "num_warmup": 10, "num_chains": 3, "max_tree_depth": 3}
+
+
+def terminate_at_work(file):
+    """Send a signal to this process once it has begun to draw."""
+    while not Path(file).exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def shared_chains(rank, folder):
+    """Chains of NUTS that the processes share, with and without seeds, resumed, interrupted and refused."""
+    problem, seen = Problem(), {}
+
+    def fit(name, **options):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            posterior = pb.fit_nuts(problem.model, (problem.x, problem.y), **{**NUTS, **options})
+        statistics = posterior.statistics
+        tensors = [*posterior.chains.values(), statistics.num_steps, statistics.step_size, statistics.inverse_mass]
+        seen[name] = tensors, posterior.status.message, len(caught)
+
+    def refused(name, x, **options):
+        try:
+            pb.fit_nuts(problem.model, (x, problem.y), **{**NUTS, **options})
+        except ValueError as error:
+            seen[name] = str(error)
+
+    def interrupted(name, **options):
+        with pytest.raises(pb.Interrupted) as caught:
+            pb.fit_nuts(problem.model, (problem.x, problem.y), **{**NUTS, **options})
+        seen[name] = str(caught.value)
+
+    torch.manual_seed(rank)
+    fit("first", seed=0, checkpoint=f"{folder}/chains")
+    fit("again", seed=0)
+    fit("other seed", seed=1)
+    fit("without a seed")
+    fit("resumed", seed=0, resume=f"{folder}/chains")
+    threading.Thread(target=terminate_at_work, args=(f"{folder}/long.{rank}-of-2",)).start()
+    interrupted("interrupted", num_samples=10**6, checkpoint=f"{folder}/long")
+    refused("too few", problem.x, num_chains=1)
+    refused("shards", problem.x + rank, seed=0)
+    return seen
 
 
 class Share(IterableDataset):

@@ -305,8 +305,6 @@ def test_a_fitted_surrogate_follows_the_function_between_its_points():
     assert (error < 0.3).all()
     assert ((found - branch(1 - new)).square().mean(0).sqrt() / branch(x).std(0)).max() > 0.3
     assert surrogate.num_outputs == 2
-    again = fit_surrogate(low + (high - low) * x, 40 * branch(x) + 7, bounds=torch.stack([low, high]), **SHORT, seed=0)
-    assert torch.equal(again.posterior(low[None]).values, surrogate.posterior(low[None]).values)
 
 
 @pytest.mark.nightly
@@ -318,6 +316,8 @@ def test_points_chosen_with_it_are_better_than_points_at_random():
 
     x = points(6)
     assert bump(points(14)).max() < -0.02
+    first, again = (fit_surrogate(x, bump(x), bounds=CUBE, **SHORT, seed=0).posterior(x).values for _ in range(2))
+    assert torch.equal(first, again)
     for step in range(4):
         gain = qLogExpectedImprovement(fit_surrogate(x, bump(x), bounds=CUBE, **SHORT, seed=0), bump(x).max())
         torch.manual_seed(step)

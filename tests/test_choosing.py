@@ -385,7 +385,7 @@ def test_a_busy_machine_gets_a_variational_fit_that_ends_at_the_limit(monkeypatc
     assert re.match(r"Variational .* chains, since the time limit was too short\. ", said(regressor))
     assert re.search(r"Not converged: cut short by the time limit, after \d+ epochs", said(regressor))
     assert re.search(r"A `time_limit` of \d0 s is probably enough for chains\.$", said(regressor))
-    assert regressor.n_iter_ >= 200  # epochs of one step
+    assert regressor.n_iter_ >= 20  # epochs of one step, on a busy machine
 
 
 def test_a_good_fit_by_another_method_warns_of_a_reason_that_can_be_changed():

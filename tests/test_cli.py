@@ -66,9 +66,6 @@ def test_train_then_evaluate_on_digits(pyro_bnn, tmp_path):
     assert metrics["ood"]["entropy"]["auroc"] > 0.85
     for picture in ("loss.png", "votes.png", "ood.png", "reliability.png"):
         assert (run / picture).read_bytes().startswith(PNG)
-    first = (run / "metrics.json").read_text()
-    pyro_bnn("evaluate", run, "--num-samples", 20)
-    assert (run / "metrics.json").read_text() == first  # the same seed, the same figures
 
 
 @pytest.mark.parametrize("guide", ["mean-field", "auto-normal"])

@@ -205,7 +205,7 @@ def test_fit_learns_it(case):
     assert pb.predict(model, posterior, x, y=y, seed=0).score()["rmse"] < 0.5
 
 
-@pytest.mark.daily("a weight", "all")
+@pytest.mark.daily("a weight")
 def test_a_loop_of_ones_own_with_pyros_tools(case):
     model, sites = case
     x, y = data()

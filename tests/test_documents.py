@@ -77,6 +77,7 @@ SHORTER = {
     "README.md": {
         "BNNRegressor(random_state=0)": "BNNRegressor(random_state=0, max_iter=20)",
     },
+    "docs/start/classification.md": {"y_train), seed=0)": 'y_train), method="svi", seed=0)'},
     "docs/start/regression.md": {"pb.fit(model, (x, y), seed=0)": 'pb.fit(model, (x, y), method="svi", seed=0)'},
     "docs/start/tables.md": {"(random_state=0)": "(random_state=0, max_iter=20)"},
     "docs/how_to/active_learning.md": {
@@ -84,6 +85,7 @@ SHORTER = {
         "num_samples=200": "num_samples=50",
     },
     "docs/coming_from/pyro.md": {"range(300)": "range(60)", "num_epochs=300": "num_epochs=60"},
+    "docs/how_to/nuts.md": {"num_samples=500": "num_samples=100", "num_warmup=500": "num_warmup=100"},
     "docs/how_to/resume.md": {"600": "100"},
     "docs/how_to/chains.md": {"num_warmup=3000": "num_warmup=200", "num_samples=1000": "num_samples=100"},
     "docs/how_to/hierarchical_priors.md": {
@@ -254,6 +256,7 @@ def test_every_tutorial_is_in_the_table():
 
 @pytest.mark.parametrize("name", by_cost(TUTORIALS))
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short fits
+@pytest.mark.usefixtures("optimized")  # C for 1,000 images is slow otherwise
 def test_tutorials_run_and_show_their_effect(name, capsys, monkeypatch):
     monkeypatch.delenv("PYRO_BNN_DATA", raising=False)  # the digits, which are everywhere
     monkeypatch.setattr("matplotlib.pyplot.show", lambda: plt.close("all"))

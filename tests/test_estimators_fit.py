@@ -36,7 +36,7 @@ def losses_and_gradients(applied, model, guide, x, y, *, elbo, num_draws=150):
 
 @pytest.mark.daily("normal-Trace_ELBO")
 @pytest.mark.parametrize("elbo", ELBOS)
-@pytest.mark.parametrize("prior", ["normal", "mixture", pytest.param("laplace", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("prior", ["normal", "mixture", "laplace"])
 def test_the_elbo_and_its_gradient_are_those_of_sampled_weights(prior, elbo):
     model, x, y = small_model(prior=pb.ScaleMixturePrior(0.5, 1.0, 0.3) if prior == "mixture" else PRIORS[prior])
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.5))

@@ -8,6 +8,7 @@ from pyro.infer import RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
 from torch import nn
 
 import pyro_bnn as pb
+from pyro_bnn.auto.fitting import _variational
 from pyro_bnn.inference.scale_maps import Precision
 from pyro_bnn.inference.svi import FEW, LONGER, NonFiniteError
 from pyro_bnn.modelling.priors import PosteriorPrior
@@ -200,7 +201,8 @@ def test_a_flag_on_the_device_makes_a_step_do_nothing():
     assert all(map(torch.equal, momentum, [state["momentum"] for state in optimizer.state.values()]))
 
 
-def test_fit_finds_a_plateau_by_natural_gradients():
+def test_fit_finds_a_plateau_by_natural_gradients(monkeypatch):
+    monkeypatch.setattr(_variational, "WINDOW_STEPS", 100)
     x = torch.linspace(-1, 1, 20)[:, None]
     model = pb.BayesianModel(
         nn.Linear(1, 1), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.1), num_data=20

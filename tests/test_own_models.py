@@ -73,9 +73,7 @@ def exact(x, y):
 
 
 @pytest.mark.daily("MeanFieldGuide-function")
-@pytest.mark.parametrize(
-    "make", [pytest.param(lambda: line, id="function"), pytest.param(Line, id="module", marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("make", [lambda: line, Line], ids=["function", "module"])
 @pytest.mark.parametrize("name", GUIDES)
 def test_every_kind_of_guide_finds_the_exact_posterior(data, make, name):
     x, y = data

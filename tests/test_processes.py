@@ -52,6 +52,7 @@ def results(tmp_path_factory):
         ("torchs_own",),
         ("natural_gradient",),
         ("chains",),
+        ("shared_chains", str(tmp_path_factory.mktemp("shared"))),
     ]
     found = together(programs)
     return {json.dumps(program): by_rank for program, by_rank in zip(programs, found, strict=True)}
@@ -132,6 +133,32 @@ def test_processes_make_one_chain_together_and_keep_a_draw_of_each_step(results)
         assert torch.equal(draws, second[name])
         assert len(draws.flatten(0, 1).unique(dim=0)) == 20
         assert (draws != 0).all()
+
+
+def test_processes_share_the_chains_of_nuts_and_all_have_all_of_them(results, tmp_path_factory):
+    folder = tmp_path_factory.getbasetemp() / "shared0"
+    seen = of(results, "shared_chains")
+    for name in ("first", "again", "other seed", "without a seed", "resumed"):
+        tensors, message, num_warnings = seen[0][name]
+        assert all(torch.equal(*pair) for pair in zip(tensors, seen[1][name][0], strict=True))
+        assert message == seen[1][name][1]
+        assert "; NUTS: 3 chains of 8 draws" in message
+        assert [num_warnings, seen[1][name][2]] == [1, 0]  # the status is of all chains, and is told once
+        weights, step_size = tensors[0], tensors[2]
+        assert [value.shape[0] for value in tensors] == [3] * 4
+        assert weights.shape == (3, 8, 1, 3)
+        assert len(weights[:, -1].unique(dim=0)) == len(step_size.unique()) == 3  # no two chains are the same
+    first, again, other, resumed = (seen[0][name][0] for name in ("first", "again", "other seed", "resumed"))
+    assert all(torch.equal(*pair) for pair in zip(first, again, strict=True))
+    assert all(torch.equal(*pair) for pair in zip(first, resumed, strict=True))
+    assert not torch.equal(first[0], other[0])
+    files = sorted(path.name for path in folder.glob("chains*"))
+    assert files == ["chains.0-of-2", "chains.1-of-2"]
+    for rank in range(2):
+        assert f"the state is in {folder}/long.{rank}-of-2." in seen[rank]["interrupted"]
+        assert f"`resume='{folder}/long'`" in seen[rank]["interrupted"]
+        assert "`num_chains` must be at least the number of processes, 2, got 1" in seen[rank]["too few"]
+        assert "`data` must be the same in all processes" in seen[rank]["shards"]
 
 
 def test_natural_gradients_average_the_hessians_of_all_draws(results):

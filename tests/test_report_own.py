@@ -100,7 +100,7 @@ def test_what_cannot_be_predicted_is_said_to_be_so(pyro_bnn, table):  # noqa: F8
 
 
 def test_classes(pyro_bnn, table):  # noqa: F811
-    page, printed = report(pyro_bnn, table, "kind")
+    page, printed = report(pyro_bnn, table, "kind", "--epochs", 60)
     assert "of 80 test rows are right" in printed
     assert "AUROC of “" in page.words
     assert "” is most probable" in page.words

@@ -60,7 +60,7 @@ def test_fit_svi_pyros_loop_and_torchs_loop_give_the_same_losses(likelihood, elb
     assert losses["ours"][0] != losses["ours"][-1]
 
 
-@pytest.mark.daily("network-*", "*-categorical")
+@pytest.mark.daily("network-*", "[!a]*-categorical", "auto-[!fl]*-categorical")  # autos are slow
 @pytest.mark.parametrize(
     ("guide", "likelihood"), pairs(GUIDES, LIKELIHOODS, daily={"network", "categorical", "gaussian-latent"})
 )

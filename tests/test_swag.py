@@ -41,7 +41,7 @@ def fitted(*, num_epochs=12, more=(), **options):
     return model, x, swag, path.points
 
 
-def draws_of(posterior, num_samples=20_000):
+def draws_of(posterior, num_samples=5000):
     return torch.cat([draws.flatten(1) for draws in posterior.sample(num_samples, seed=0).values()], 1)
 
 
