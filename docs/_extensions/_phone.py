@@ -207,4 +207,5 @@ def redraw(figure: Figure, target: Path) -> None:
         )
     width, height = figure.get_size_inches()
     figure.set_size_inches(width / 2, height * blocks)
+    figure.draw_without_rendering()  # the layout is exact only when it is found twice
     figure.savefig(target)
