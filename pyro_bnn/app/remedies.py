@@ -51,8 +51,8 @@ def limit_in(remedy: str) -> float:
 def longer_chains(posterior: "MCMCPosterior", num_left_out: int, limit_for: Callable[..., int]) -> str:
     """Return the remedy for chains, or for a comparison of networks, that had too little time; "" if there is none.
 
-    `num_left_out` is the number of networks that were not compared. `limit_for` returns the limit to advise if chains
-    must be longer by a factor, or 0. R-hat squared minus 1 is inversely proportional to the length.
+    `num_left_out` is the number of networks that were not compared. `limit_for(times)` is the limit to advise if chains
+    must be `times` as long, and 0 if there is none. R-hat squared minus 1 is inversely proportional to the length.
     """
     from ..auto.choosing import MOST_STEPS_MADE  # imported late: loads torch
     from ..inference.mcmc import LARGEST_WITHIN

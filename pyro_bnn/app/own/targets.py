@@ -162,8 +162,8 @@ def guessed(cells: Cells) -> tuple[str, str]:
 def are_counts(numbers: np.ndarray) -> bool:
     """Return whether whole numbers are distributed like counts; classes seldom are.
 
-    Counts begin at 0. Above the most frequent count, larger counts are rarer, except by chance. The largest count is at
-    most a tenth as frequent as the most frequent one.
+    Counts begin at 0. From the most frequent number on, each number is rarer than the one before, except by chance. The
+    largest number is at most a tenth as frequent as the most frequent one.
     """
     values = np.unique(numbers)
     if len(values) < FEWEST_COUNTS or values[0] != 0 or values[-1] > 2 * len(values):
