@@ -104,19 +104,34 @@ def test_before_and_after_are_measured_on_test_rows(pyro_bnn, place, monkeypatch
     assert "Inside their calibrated 90\xa0% interval" in page
 
 
+def measured(level, name, inside, width, num_calibration):
+    """A row of a table of 200 test rows with independent errors."""
+    own = tuple(part / 200 for part in binom.interval(0.99, 200, level))
+    limits = own if name == "network" else limits_by_chance(level, num_calibration, 200)
+    return {"level": level, "name": name, "inside": inside, "limits": limits, "width": width, "thirds": [inside] * 3}
+
+
 @pytest.mark.parametrize(
-    ("shares", "is_count", "is_needed"),
-    [((0.92, 0.96), False, False), ((0.8, 0.96), False, True), ((0.99, 1.0), False, True), ((0.99, 1.0), True, False)],
+    ("shares", "kind", "size", "is_needed"),
+    [
+        ((0.92, 0.96), "", 1.0, False),
+        ((0.8, 0.96), "", 1.0, True),
+        ((0.99, 1.0), "", 1.0, True),
+        ((0.99, 1.0), "count", 1.0, False),
+        ((0.99, 1.0), "class", 1.3, True),  # sets that could be smaller
+        ((0.99, 1.0), "class", 1.0, False),  # sets of one class
+    ],
 )
-def test_it_is_said_whether_calibration_was_needed(shares, is_count, is_needed):
+def test_it_is_said_whether_calibration_was_needed(shares, kind, size, is_needed):
     """Of 200 rows, correct intervals of 90 % hold 84 % to 95 % in 99 % of the cases; those of counts may hold more."""
     rows = [
-        {"level": level, "name": name, "inside": inside, "width": 1.0, "thirds": [inside] * 3}
+        measured(level, name, inside, width, 100)
         for level, share in zip((0.9, 0.95), shares, strict=True)
-        for name, inside in (("network", share), ("calibrated", level))
+        for name, inside, width in (("network", share, size), ("calibrated", level, 1.0))
     ]
-    said = str(BeforeAndAfter(100, 200, False, is_count, rows)).splitlines()[-1]
+    said = str(BeforeAndAfter(100, 200, kind == "class", kind == "count", rows)).splitlines()[-1]
     assert said.startswith("Calibration was needed: " if is_needed else "Calibration was not needed: ")
+    assert ("held at least the promised shares" in said) == (bool(kind) and not is_needed)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +147,7 @@ def test_it_is_said_whether_calibration_was_needed(shares, is_count, is_needed):
 )
 def test_one_conclusion_is_drawn_and_the_command_follows_it(before, after, width, said, share):
     rows = [
-        {"level": level, "name": name, "inside": inside, "width": size, "thirds": [inside] * 3}
+        measured(level, name, inside, size, 20)
         for level, *own in ((0.5, before, after), (0.9, 0.9, 0.9))
         for name, inside, size in zip(
             ("network", "calibrated"), own, (1.0, width if level == 0.5 else 1.0), strict=True

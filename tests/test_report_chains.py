@@ -128,6 +128,11 @@ def test_short_chains_whose_halves_agree_need_no_longer_sampling(is_slight):
     hardly = "is too short to explore its mode, but longer sampling should hardly change"
     assert (hardly in verdict.text) == (hardly in fault_of(posterior)[1]) == is_slight
     assert (verdict.about, verdict.is_named) == ("chains", False)
+    change = Drift(0.012, (0.01, 0.02))
+    assert ("they change by 1.2 % of the predicted sd" in of_chains(OWN, posterior, modes, change).text) == is_slight
+    rows = diagnostics_of(posterior, modes, change)
+    assert rows[1][3] == ("1 of 2 chains short, harmless to the predictions" if is_slight else rows[1][3])
+    assert rows[2][1:3] == ("1.2 % of the predicted sd", "at most 20 %")
     assert ("and more time is unlikely to suffice" in fault_of(posterior)[1]) == (not is_slight)
     few = Verdict("note", "limit", "too few rows to judge the intervals", "", "")
     trees = Verdict("note", "baseline", "beaten by trees", "", "")
@@ -227,7 +232,7 @@ def test_the_picture_of_chains_shows_what_each_chain_predicts(is_class):
     rows, means = torch.tensor([7, 2]), torch.tensor([[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]])
     found = None if is_class else regressed().regressed
     run = {"posterior": posterior, "modes": None, "choice": None, "config": OWN, "regressed": found}
-    (picture,) = chains_section(SimpleNamespace(**run, by_chain=(rows, means))).values["pictures"]
+    (picture,) = chains_section(SimpleNamespace(**run, change=None, by_chain=(rows, means))).values["pictures"]
     dots = np.stack([line.get_xydata() for line in picture.ax.lines])
     average = means.mean(0)
     assert dots[..., 1].tolist() == (means if is_class else means - average).tolist()

@@ -146,10 +146,13 @@ def test_the_numbers_of_a_classifier_are_those_of_its_rows():
 
 
 def test_a_class_that_is_often_missed_is_not_said_to_be_found():
-    y = torch.tensor([0] * 32 + [1] * 28)
-    labels = torch.tensor([0] * 31 + [1] + [0] * 10 + [1] * 18)
+    y = torch.tensor([0] * 32 + [1] * 28).repeat(3)
+    labels = torch.tensor([0] * 31 + [1] + [0] * 10 + [1] * 18).repeat(3)
     probs = torch.nn.functional.one_hot(labels, 2) * 0.8 + 0.1
-    verdict = accuracy_section(classifier(probs, y, torch.full((60, 2), 0.5))).verdicts[1]
+    few, verdict = (
+        accuracy_section(classifier(probs[:end], y[:end], torch.full((end, 2), 0.5))).verdicts[1] for end in (60, 180)
+    )
+    assert "misses" not in few.short  # 18 of 28 may be chance, if the worse of two classes is chosen
     assert (verdict.level, verdict.short) == ("note", "misses 36 % of “b”")
     assert verdict.text.startswith("36 % of “b” are missed, and 3 % of “a”; lowest recall 64.3 %")
 

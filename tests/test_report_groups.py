@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chi2
+from scipy.stats import binom, chi2
 from torch.distributions import Normal, StudentT
 
+from pyro_bnn.app.reports.calibrated import limits_by_draws
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.calibration import calibration_section
 from pyro_bnn.app.reports.page.classifier import accuracy_section
@@ -84,6 +85,26 @@ def test_right_sds_are_within_the_limits_of_chance_as_often_as_promised(number, 
     assert ((low <= 1.7 * ratios) & (1.7 * ratios <= high)).mean() < 0.95
     if shape == "equal" and number < 500:
         assert (low, high) == pytest.approx(np.sqrt(np.array(chi2.interval(0.99, number)) / number), abs=0.04)
+
+
+@pytest.mark.parametrize(("shared", "is_binomial"), [(0.0, True), (0.5, False)])
+def test_limits_of_coverage_have_the_error_that_all_rows_share(shared, is_binomial):
+    """Sixty rows have Gaussian noise and the error of one network. Binomial limits are too narrow if it matters."""
+    generator, number = torch.Generator().manual_seed(0), 60
+    loc = shared * torch.randn(400, 1, 1, generator=generator).expand(-1, number, 1)
+    components = Normal(loc, 0.5)
+    end = 1.645 * math.hypot(shared, 0.5) * torch.ones(number, 1)
+    [(low, high)] = limits_by_draws(SimpleNamespace(mean=0 * end, components=components), [(-end, end)])
+
+    def kept(low, high, factor=1.0):
+        errors = shared * torch.randn(4000, 1, generator=generator) + 0.5 * torch.randn(4000, 60, generator=generator)
+        inside = (factor * errors.abs() <= end[:, 0]).double().mean(1)
+        return float(((low <= inside) & (inside <= high)).double().mean())
+
+    assert kept(low, high) > 0.975
+    assert kept(low, high, factor=3.0) < 0.9  # predictions that are three times as sure as is right
+    alone = [float(part) / number for part in binom.interval(0.99, number, 0.9)]
+    assert kept(*alone) > 0.98 if is_binomial else kept(*alone) < 0.8
 
 
 def few_rows(number, *, scale=1.0):

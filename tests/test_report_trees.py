@@ -90,6 +90,21 @@ def test_trees_are_compared_by_their_mistakes():
     assert verdict.text.startswith("Gradient-boosted trees are more accurate here: accuracy 100.0 %, this run ")
     assert "HistGradientBoostingClassifier" in Page(page_of("", "", Headline(""), [], [section])).words
     assert "better than those of logistic regression" in " ".join(v.text for v in section.verdicts)
+    assert "Their probabilities are better, too (NLL " in verdict.text
+    assert "gradient-boosted trees: 0." in section.tiles[-1].remark
+
+
+@pytest.mark.parametrize(("power", "is_found"), [(1.0, False), (4.0, True)])
+def test_trees_with_as_few_mistakes_but_better_probabilities_are_named(power, is_found):
+    """The network's probabilities are right, or too sure of the same classes."""
+    found = labelled("good").classified
+    network = classes(torch.nn.functional.normalize(found.prediction.probs**power, p=1, dim=-1), found.y)
+    evaluation = replace(found.evaluation, ensemble=network, single=("mean weights", network))
+    trees = {TREES: found.prediction}
+    found = replace(found, evaluation=evaluation, baselines={**found.baselines, **trees})
+    verdict = verdict_on(accuracy_section(Measured(classified=found)), "Trees of scikit-learn")
+    assert verdict.short.startswith("gradient-boosted trees predict better (NLL ") == is_found
+    assert verdict.is_beaten == is_found
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
@@ -162,7 +177,7 @@ def test_intervals_below_zero_of_a_target_that_is_not(least, remedy):
         assert f"the 90 % intervals of {100 * share:.0f} % of the test rows reach below 0" in verdict.text
         assert f"Train on a column {remedy} of" in verdict.text
         assert not verdict.changes
-        whole = replace(found, y=found.y.round())
+        whole = replace(found, y=found.y.round() + 1e-6)  # standardised in single precision
         [verdict] = [v for v in intervals_section(Measured(regressed=whole)).verdicts if v.short == verdict.short]
         assert "If the targets are counts, train with --likelihood poisson. Otherwise, train on" in verdict.text
         assert verdict.changes == {"likelihood": "poisson"}

@@ -1,12 +1,14 @@
 """Intervals and sets of classes, and the shares of targets that they contain before and after calibration."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from ..._core.scope import seeded
 from ...results.calibration import ConformalIntervals, ConformalSets, rank_of
 from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from ..numbers import in_series, number, percent
@@ -17,6 +19,7 @@ ALSO_COMPARED = (0.5,)  # levels of the intervals alone
 MUCH_WIDER = 1.5  # heuristic: a calibration harms if right intervals or sets become wider by this factor
 MOST_SHARE = 0.5  # heuristic: largest share of the training rows that a command suggests for calibration
 CHANCE = 0.99  # probability of the range of chance; tests of several levels err in less than one in twenty
+NUM_SIMULATIONS = 1000  # of all test rows, for limits of chance
 COARSE, COARSE_RATIO = 0.1, 0.5
 """Heuristic: test rows are too few to judge a share, such as the share of the targets inside intervals, if chance may
 change the share by more than `COARSE`. They are too few to judge standard deviations if chance may move RMSE / sd from
@@ -58,9 +61,39 @@ def sets_of(prediction: ClassificationPrediction, level: float, calibration: Run
     return is_inside.new_zeros(is_inside.shape).scatter_(1, order, is_inside)
 
 
+def drawn_targets(prediction: RegressionPrediction, measure: Callable[[Tensor], Tensor], *, seed: int = 0) -> Tensor:
+    """Measure targets that are drawn from the predictions, at least `NUM_SIMULATIONS` times, as in a posterior check.
+
+    `measure` is called with several draws, shape (S, N, O). All rows of one draw are predicted by the same network, so
+    that they share its error (Gelman, Meng and Stern 1996).
+    """
+    assert prediction.components is not None
+    found = list[Tensor]()
+    with seeded(seed, prediction.mean.device):
+        while sum(map(len, found)) < NUM_SIMULATIONS:
+            found.append(measure(prediction.components.sample()))
+    return torch.cat(found)
+
+
+def limits_by_draws(
+    prediction: RegressionPrediction, intervals: Sequence[Tensor], *, seed: int = 0
+) -> list[tuple[float, float]]:
+    """Return, for each of `intervals`, limits of the share inside: right predictions keep them with `CHANCE`."""
+
+    def shares(y: Tensor) -> Tensor:
+        inside = [((low <= y) & (y <= high)).double().flatten(1).mean(1) for low, high in intervals]
+        return torch.stack(inside, 1).cpu()
+
+    shown = drawn_targets(prediction, shares, seed=seed)
+    low = shown.quantile((1 - CHANCE) / 2, dim=0, interpolation="lower").tolist()
+    high = shown.quantile((1 + CHANCE) / 2, dim=0, interpolation="higher").tolist()
+    return [*zip(low, high, strict=True)]
+
+
 def limits_by_chance(level: float, num_calibration: int, num_test: int) -> tuple[float, float]:
     """Return limits between which the share of targets in calibrated intervals lies with probability `CHANCE`.
 
+    Conformal theory promises the share whatever the predictions are, so that errors shared by the rows do not matter.
     One of the n calibration scores determines the width of the intervals. Let k be the rank of this score. If scores
     are continuous, the coverage has the distribution Beta(k, n + 1 - k), so the number of targets inside has a
     beta-binomial distribution (Vovk 2012, https://arxiv.org/abs/1209.2673).
@@ -80,7 +113,7 @@ class BeforeAndAfter:
     num_test: int
     is_class: bool
     is_count: bool
-    rows: Sequence[Mapping[str, Any]]  # `level`, `name`, `inside` (a share), `width` (or size) and `thirds` (shares)
+    rows: Sequence[Mapping[str, Any]]  # `level`, `name`, `inside`, `limits` of this share, `width` (or size), `thirds`
 
     @property
     def noun(self) -> str:
@@ -107,7 +140,8 @@ class BeforeAndAfter:
             return f"Calibration was needed: before it, the {self.noun} of {needed} were wrong by more than chance."
         if self._is_coarse:
             return "The test rows are too few to tell whether calibration was needed."
-        return f"Calibration was not needed: before it, the {self.noun} were right within chance."
+        shares = "held at least the promised shares," if self.is_class or self.is_count else "were right"
+        return f"Calibration was not needed: before it, the {self.noun} {shares} within chance."
 
     def changes(self, share: float) -> dict[str, float | None]:
         """If calibration did harm, return the setting to change: a larger share than `share`, or no calibration."""
@@ -128,7 +162,12 @@ class BeforeAndAfter:
     @property
     def _needed(self) -> str:
         """The levels at which the network's own intervals or sets are wrong by more than chance."""
-        return in_series([percent(own["level"], 0) for own, _ in self._pairs if not self._is_right(own)])
+        wrong = [own for own, after in self._pairs if not self._is_right(own) or self._is_too_large(own, after)]
+        return in_series([percent(own["level"], 0) for own in wrong])
+
+    def _is_too_large(self, own: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+        """Return whether sets held more labels than promised, and calibrated sets, which are not empty, are smaller."""
+        return self.is_class and own["inside"] > own["limits"][1] and 1 <= after["width"] < own["width"]
 
     @property
     def _harm(self) -> str:
@@ -152,23 +191,14 @@ class BeforeAndAfter:
 
         For sets of classes and for intervals of counts, a share above its level is also accepted.
         """
-        low, high = self._limits(row)
+        low, high = row["limits"]
         return bool(row["inside"] >= low and (self.is_class or self.is_count or row["inside"] <= high))
-
-    def _limits(self, row: Mapping[str, Any]) -> tuple[float, float]:
-        """Return the limits between which a share probably lies if it is right."""
-        from scipy.stats import binom  # imported late: importing takes long
-
-        if row["name"] != OWN:
-            return limits_by_chance(row["level"], self.num_calibration, self.num_test)
-        low, high = binom.interval(CHANCE, self.num_test, row["level"])
-        return float(low / self.num_test), float(high / self.num_test)
 
     @property
     def _is_coarse(self) -> bool:
         """Whether the test rows are too few to judge the network's own intervals or sets."""
         own = next(own for own, _ in self._pairs if own["level"] == COMPARED[0])
-        return own["level"] - self._limits(own)[0] > COARSE
+        return own["level"] - own["limits"][0] > COARSE
 
     @property
     def _pairs(self) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
@@ -215,19 +245,31 @@ def before_and_after(
 
     A prediction of numbers must contain its `components`, from which the intervals are computed.
     """
+    from scipy.stats import binom  # imported late: importing takes long
+
     is_class = isinstance(prediction, ClassificationPrediction)
     order = prediction.total.flatten().argsort(stable=True)
     rows = []
     levels = COMPARED if is_class else (*ALSO_COMPARED, *COMPARED)
     for level, (name, used) in product(levels, ((OWN, None), ("calibrated", calibration))):
         if isinstance(prediction, ClassificationPrediction):
-            found = sets_of(prediction, level, used)
-            inside, width = found.gather(1, y[:, None]), found.sum(1)
+            mask = sets_of(prediction, level, used)
+            inside, width = mask.gather(1, y[:, None]), mask.sum(1)
+            low, high = binom.interval(CHANCE, len(y), level)
+            limits = float(low / len(y)), float(high / len(y))
         else:
             low, high = interval_of(prediction, level, used)
             inside, width = (low <= y) & (y <= high), high - low
+            (limits,) = limits_by_draws(prediction, [(low, high)]) if used is None else [(0.0, 1.0)]
+        if used is not None:
+            limits = limits_by_chance(level, used.num_rows, len(y))
         held = inside.double().flatten()
         thirds = [float(held[part].mean()) for part in order.tensor_split(len(PARTS)) if len(part)]
-        shares = {"inside": float(held.mean()), "width": float(width.double().mean()), "thirds": thirds}
+        shares = {
+            "inside": float(held.mean()),
+            "limits": limits,
+            "width": float(width.double().mean()),
+            "thirds": thirds,
+        }
         rows.append({"level": level, "name": name, **shares})
     return BeforeAndAfter(calibration.num_rows, len(y), is_class, is_count, rows)

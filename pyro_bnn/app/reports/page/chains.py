@@ -8,7 +8,17 @@ import torch
 from ...._core.summary import counted
 from ....inference.mcmc import LARGEST_WITHIN, MOST_DIVERGING, MCMCPosterior, Modes
 from ....results import plotting
-from ...chains import HARDLY, SLIGHTLY_SHORT, doubt_on, fault_of, finding_on, has_one_mode
+from ...chains import (
+    CLOSE_CLASSES,
+    CLOSE_NUMBERS,
+    HARDLY,
+    SLIGHTLY_SHORT,
+    Drift,
+    doubt_on,
+    fault_of,
+    finding_on,
+    has_one_mode,
+)
 from ...config import LEVEL, RunConfig
 from ...numbers import percent
 from ...remedies import limit_in
@@ -27,13 +37,16 @@ def chains_section(subject: Subject) -> Section | None:
     values = {
         "chosen": "" if subject.choice is None else subject.choice.sentence,
         "status": posterior.status.message,
-        "diagnostics": diagnostics_of(posterior, subject.modes, has_one_mode=has_one_mode(subject.config)),
+        "diagnostics": diagnostics_of(
+            posterior, subject.modes, subject.change, has_one_mode=has_one_mode(subject.config)
+        ),
         "num_chains": posterior.num_chains,
         "num_draws": posterior.num_stored // posterior.num_chains,
         "seconds": posterior.seconds or 0.0,
         "pictures": [] if picture is None else [picture],
+        "shown": "average" if subject.regressed is None else f"{percent(LEVEL, 0)} interval",
     }
-    verdicts = (of_chains(subject.config, posterior, subject.modes), *of_choice(subject))
+    verdicts = (of_chains(subject.config, posterior, subject.modes, subject.change), *of_choice(subject))
     return Section("Chains", "chains.html", values, verdicts, is_folded=True)
 
 
@@ -44,11 +57,11 @@ def _chains_apart(subject: Subject) -> Drawing | None:
     rows, means = (part.cpu() for part in subject.by_chain)
     ax, places, found, average = panel(), torch.arange(len(rows)), subject.regressed, means.mean(0)
     if found is None:
-        low, high, shown = 0 * average, average, "average of the chains"
+        low, high, shown = 0 * average, average, "average"
         ax.set(ylabel="probability of the\nmost probable class", ylim=(0, 1.02))
     else:  # without the average, dots stay apart even where predictions of the rows differ much
         low, high = (end - average for end in found.interval(LEVEL)[:, rows, 0].cpu())
-        means, shown = means - average, f"{percent(LEVEL, 0)} interval of all chains"
+        means, shown = means - average, f"{percent(LEVEL, 0)} interval"
         ax.set_ylabel(f"predicted {found.names[0]}\nminus the average")
         ax.use_sticky_edges = False  # there is space below the bars
     ax.bar(places, high - low, 0.8, low, color="0.85", label=shown)
@@ -62,7 +75,7 @@ def _chains_apart(subject: Subject) -> Drawing | None:
 
 
 def diagnostics_of(
-    posterior: MCMCPosterior, modes: Modes | None, *, has_one_mode: bool = False
+    posterior: MCMCPosterior, modes: Modes | None, change: Drift | None = None, *, has_one_mode: bool = False
 ) -> Sequence[tuple[str, str, str, str]]:
     """Return for each diagnostic its name, its value, its threshold, and a verdict in words."""
     statistics, limit = posterior.statistics, f"at most {LARGEST_WITHIN:g}"
@@ -79,6 +92,13 @@ def diagnostics_of(
     if modes.num_unexplored:
         helps = "; more time helps" if limit_in(posterior.status.remedy) else ""
         explored = f"{modes.num_unexplored} of {count} too short to explore a mode{helps}"
+        if posterior.status.is_slight:
+            explored = f"{modes.num_unexplored} of {count} short, harmless to the predictions"
+    moved = []
+    if change is not None:
+        close = percent(CLOSE_CLASSES if change.is_class else CLOSE_NUMBERS, 0)
+        harmless = "hardly any" if change.is_small else "the predictions may change with longer sampling"
+        moved = [("change of predictions between a chain's halves", _size_of(change), f"at most {close}", harmless)]
     agreed = {
         "short": "unclear until each chain has explored its mode",
         "disagreeing": "the chains are too short: a linear model has one mode, so they must agree",
@@ -90,6 +110,7 @@ def diagnostics_of(
     return [
         *rows,
         ("largest R-hat of a chain's halves", f"{modes.within.max():.2f}", limit, explored),
+        *moved,
         (
             "largest R-hat between chains",
             f"{modes.between:.2f}",
@@ -115,7 +136,11 @@ def of_choice(subject: Subject) -> tuple[Verdict, ...]:
     return (Verdict("note", "limit", short, f"{short}. {remedy}".rstrip(), rule, is_cause=True, changes=changes),)
 
 
-def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) -> Verdict:
+def _size_of(change: Drift) -> str:
+    return f"{percent(change.mean)} of the {'probability' if change.is_class else 'predicted sd'}"
+
+
+def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None, change: Drift | None = None) -> Verdict:
     """Judge whether draws diverged, and whether every chain has explored its mode."""
     rule = (
         f"Problem: more than {percent(MOST_DIVERGING, 0)} of the draws diverged. Note: R-hat between the two halves of "
@@ -135,6 +160,8 @@ def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) 
     doubt, longer = doubt_on(posterior.status), limit_in(posterior.status.remedy)
     is_calm = finding in ("short", "disagreeing") and (posterior.status.is_slight or not longer)
     calm = few if finding == "short" else apart
+    if change is not None and posterior.status.is_slight:
+        doubt += f" (from the first to the second halves, they change by {_size_of(change)})"
     more = (
         "The sampler would need longer to be exact. The scores on test rows tell how good the predictions and "
         "intervals are. "
@@ -156,12 +183,12 @@ def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) 
 
 
 def calmed(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Turn notes on short chains into good verdicts, unless the test rows show a fault that short chains can cause."""
+    """Turn notes on short chains and idle weights into good ones, unless test rows show a fault that they can cause."""
     serious = ("predictions", "fit", "limit", "unclear")
     faults = [verdict for verdict in verdicts if verdict.level != "good"]
     if any(fault.level == "problem" or fault.is_named or fault.about in serious for fault in faults):
         return [*verdicts]
-    return [_as_good(verdict) if verdict.about == "chains" else verdict for verdict in verdicts]
+    return [_as_good(verdict) if verdict.about in ("chains", "weights") else verdict for verdict in verdicts]
 
 
 def _as_good(verdict: Verdict) -> Verdict:

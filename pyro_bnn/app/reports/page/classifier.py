@@ -14,6 +14,7 @@ from torch import Tensor
 from ...._core.summary import counted
 from ....scores import metrics
 from ....scores.uncertainty import ClassificationPrediction
+from ...config import LEVEL
 from ...numbers import in_series, number, percent, with_error
 from ..trained import SHARES_OF_CLASSES, TREES, Alone
 from .section import FEWEST, Level, Section, Tile, Verdict, judged, wilson
@@ -38,8 +39,8 @@ MOST_CLASSES = 20  # of more, only those of lowest recall are listed, without a 
 FLAGGED = (0.05, 0.1, 0.2)  # of the test rows: those in which the rarer of two classes is most probable
 SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)  # of the test rows that the network classifies; a human gets the least certain ones
 MISSED, FOUND, BEHIND = 0.5, 0.75, 0.1
-"""Heuristic: a class is mostly missed if the 90 % interval of its recall lies below `MISSED`. The recall of a class is
-low if it is below `FOUND`, or if its whole 90 % interval lies more than `BEHIND` below the accuracy."""
+"""Heuristic: a class is mostly missed if the interval of its recall lies below `MISSED`. The recall of a class is
+low if its interval lies below `FOUND`, or more than `BEHIND` below the accuracy."""
 
 FEWEST_WRONG = 5  # heuristic: wrong rows, and right rows, to judge whether the uncertainty detects errors
 USEFUL, POSSIBLE = 0.7, 0.6  # heuristic: areas under the ROC curve for errors that are detected well, or could be
@@ -264,7 +265,7 @@ def _found(classes: Sequence[Mapping[str, Any]]) -> str:
 
 def _of_recall(classes: Sequence[Mapping[str, Any]], accuracy: float) -> Verdict:
     lowest = min(classes, key=lambda row: row["recall"])
-    limits = {f"“{row['name']}”": wilson(row["hits"], row["rows"])[1] for row in classes}
+    limits = {f"“{row['name']}”": wilson(row["hits"], row["rows"], num_compared=len(classes))[1] for row in classes}
     seldom = [row for row in classes if limits[f"“{row['name']}”"] < MISSED]
     missed = [row for row in seldom if not _is_ranked(row["area"])]
     ranked = [row for row in seldom if row not in missed]
@@ -290,11 +291,11 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], accuracy: float) -> Verdict
     is_few = wilson(rarest["hits"], rarest["rows"])[0] < MISSED
     return judged(
         "predictions",
-        f"Problem: the 90 % interval of a class's recall lies below {percent(MISSED, 0)}, and the AUROC of this class "
+        f"Problem: the interval of a class's recall lies below {percent(MISSED, 0)}, and the AUROC of this class "
         f"against the others is below {USEFUL:g}, or not above 0.5 by {NUM_ERRORS:g} standard errors. Note: only the "
         "recall is low, or its interval lies "
-        f"more than {100 * BEHIND:.0f} points below the accuracy or reaches below {percent(MISSED, 0)}, or the lowest "
-        f"recall is below {percent(FOUND, 0)}.",
+        f"more than {100 * BEHIND:.0f} points below the accuracy, below {percent(FOUND, 0)}, or reaches below "
+        f"{percent(MISSED, 0)}. The upper ends hold in {percent(LEVEL, 0)} of the cases for all classes together.",
         (
             bool(missed),
             "problem",
@@ -304,7 +305,7 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], accuracy: float) -> Verdict
         (bool(ranked), "note", f"rarely predicts {rarely}: choose rows by probability", useful),
         (bool(behind), "note", f"low recall of {behind}", rarer),
         (lowest["recall"] < MISSED, "note", f"too few rows of {name} to judge", few),
-        (lowest["recall"] < FOUND, "note", f"misses {share} of {name}", often),
+        (limits[name] < FOUND, "note", f"misses {share} of {name}", often),
         (is_few, "note", f"too few rows of “{rarest['name']}” to judge", unsure),
         (True, "good", "", f"Every class is mostly found: {numbers}."),
     )

@@ -172,7 +172,7 @@ def of_weights(found: Diagnosis, *, is_trained: bool = True) -> tuple[Verdict, .
     rule = (
         "Problem: the diagnosis of the posterior has a warning (most weights collapsed, or a layer is at the prior). "
         f"Note: {percent(FEW_AT_PRIOR, 0)} of the weights or more are still at the prior. Such a weight learned less "
-        "than 0.2 nats."
+        "than 0.2 nats. The note is no fault if the test rows show none of the predictions and their uncertainty."
     )
     if found.warnings:
         return tuple(
@@ -194,7 +194,9 @@ def of_weights(found: Diagnosis, *, is_trained: bool = True) -> tuple[Verdict, .
         good = Verdict("good", "fit", "", f"{learned} {collapsed} collapsed to a point.", rule)
         return (good,) if is_trained else ()  # weights differ from the prior even before the end of training
     text = f"Few weights learned from the data: {shares}. A smaller network or a narrower prior may predict as well."
-    return (Verdict("note", "fit", f"{percent(found.share_at_prior, 0)} of the weights learned nothing", text, rule),)
+    return (
+        Verdict("note", "weights", f"{percent(found.share_at_prior, 0)} of the weights learned nothing", text, rule),
+    )
 
 
 def _signal_to_noise(guide: object) -> dict[str, object]:

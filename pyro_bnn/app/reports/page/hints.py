@@ -11,6 +11,7 @@ from .verdicts import NUM_ERRORS, mean_and_error
 
 NOTABLE_BIAS = 0.1  # heuristic: a mean error is notable above this share of the RMSE
 NOTABLE_SHARE = 0.05  # heuristic: impossible numbers are notable in the intervals of more rows than this share
+MOST_ROUNDING = 0.01  # at most, since prices with decimals are no counts
 ROUNDING = 1e-5  # a target is 0 up to rounding at this share of the sd of the targets
 
 
@@ -74,7 +75,8 @@ def of_negative(found: Regressed, level: float) -> list[Verdict]:
     rows = in_series([percent(shares[i], 0) for i in notable])
     has_zeros = bool((found.train_least <= rounding)[notable].any())
     remedy = "log(1 + target), and take exp(...) - 1" if has_zeros else "log(target), and take exp(...)"
-    are_whole = all(are_positive) and bool((found.y == found.y.round()).all())
+    fractions = (found.y - found.y.round()).abs()
+    are_whole = all(are_positive) and bool((fractions <= rounding.clamp_max(MOST_ROUNDING)).all())
     counts = "If the targets are counts, train with --likelihood poisson. Otherwise, t" if are_whole else "T"
     text = (
         f"{sentence(who)} is never negative in training, but the {percent(level, 0)} intervals of {rows} of the "

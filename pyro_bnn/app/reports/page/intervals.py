@@ -7,16 +7,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import binom, spearmanr
+from scipy.stats import spearmanr
 from torch import Tensor
 
-from ...._core.scope import seeded
 from ...._core.summary import counted
 from ....results import plotting
 from ....scores import metrics
 from ...config import LEVEL
 from ...numbers import in_series, number, percent
-from ..calibrated import CHANCE, COARSE, COARSE_RATIO, BeforeAndAfter, limits_by_chance, promised_by
+from ..calibrated import (
+    CHANCE,
+    COARSE,
+    COARSE_RATIO,
+    BeforeAndAfter,
+    drawn_targets,
+    limits_by_chance,
+    limits_by_draws,
+    promised_by,
+)
 from ..pictures import Drawing, cut_axes, kept_by, panel
 from ..scores import LEVELS, of_counts
 from .hints import of_negative
@@ -28,8 +36,7 @@ SMALL_MISS = 0.05  # heuristic: intervals are slightly wrong if the error of the
 GROUPS = 4  # of rows by the predicted uncertainty
 WEAK_RANKING = 0.5  # heuristic: share of the rank correlation of correct sds, below which sds rank errors weakly
 SMALL_RATIO = 0.1  # heuristic: if the sd is wrong by less, 95 % intervals of Gaussians hold 93 % to 97 %
-NUM_SIMULATIONS = 1000  # of all test rows, for the limits of RMSE / sd
-NUM_RANKED = 100  # of these; for 100 rows, the mean rank correlation has a standard error of 0.01
+NUM_RANKED = 100  # simulations of all test rows; for 100 rows, the mean rank correlation has a standard error of 0.01
 
 
 def intervals_section(subject: Subject) -> Section | None:
@@ -37,7 +44,7 @@ def intervals_section(subject: Subject) -> Section | None:
     found = subject.regressed
     if found is None:
         return None
-    rows = [_coverage(found, level) for level in LEVELS]
+    rows = _coverage(found, seed=subject.seed)
     groups, ranking = ranking_of(found, seed=subject.seed)
     of_sds, is_few = of_groups(groups, is_calibrated=found.calibration is not None), len(found.y) < FEWEST
     of_widths = _of_intervals(rows, len(found.y), found.before_and_after, subject.config.calibrate)
@@ -85,24 +92,29 @@ def intervals_section(subject: Subject) -> Section | None:
     )
 
 
-def _coverage(found: Regressed, level: float) -> dict[str, Any]:
-    """Return the share of the targets inside the intervals, and two limits between which this share should lie."""
-    low, high = found.interval(level)
-    promised, number = level, len(found.y)
-    if found.calibration is not None:
-        limits = limits_by_chance(level, found.calibration.num_rows, number)
-        if found.is_count:
-            limits = limits[0], 1.0  # whole numbers have equal scores, so intervals may contain more
+def _coverage(found: Regressed, *, seed: int) -> list[dict[str, Any]]:
+    """Return for each level the share of the targets inside the intervals, and limits between which it should lie."""
+    intervals, promised = [found.interval(level) for level in LEVELS], list[float](LEVELS)
+    if (used := found.calibration) is not None:
+        limits = [limits_by_chance(level, used.num_rows, len(found.y)) for level in LEVELS]
+        if found.is_count:  # whole numbers have equal scores, so intervals may contain more
+            limits = [(low, 1.0) for low, _ in limits]
     else:
-        promised = promised_by(found.prediction, low, high, level, is_count=found.is_count)
-        limits = tuple(part / number for part in binom.interval(CHANCE, number, promised))
-    return {
-        "level": level,
-        "promised": promised,
-        "held": metrics.interval_coverage(low, high, found.y),
-        "limits": limits,
-        "width": float((high - low).mean()),
-    }
+        limits = limits_by_draws(found.prediction, intervals, seed=seed)
+        promised = [
+            promised_by(found.prediction, low, high, level, is_count=found.is_count)
+            for level, (low, high) in zip(LEVELS, intervals, strict=True)
+        ]
+    return [
+        {
+            "level": level,
+            "promised": promised[i],
+            "held": metrics.interval_coverage(*intervals[i], found.y),
+            "limits": limits[i],
+            "width": float((intervals[i][1] - intervals[i][0]).mean()),
+        }
+        for i, level in enumerate(LEVELS)
+    ]
 
 
 def _of_intervals(
@@ -157,9 +169,9 @@ def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], di
     Return the RMSE, the predicted sd and the limits of their ratio, first for all rows, and then for each quarter of
     the rows by predicted sd unless there are few. Also return the rank correlation of errors and sds.
 
-    The limits hold the ratio with probability `CHANCE` if the predictions are right: targets are drawn from them, as in
-    a posterior predictive check (Gelman, Meng and Stern 1996). If each draw of the weights predicts the same Gaussians
-    of equal sd, n ratio^2 has a chi-squared distribution with n degrees of freedom.
+    The limits hold the ratio with probability `CHANCE` if the predictions are right (:func:`drawn_targets`). If each
+    draw of the weights predicts the same Gaussians of equal sd, n ratio^2 has a chi-squared distribution with n degrees
+    of freedom.
     """
     unit = found.train_scale if len(found.names) > 1 else torch.ones_like(found.train_scale)
 
@@ -170,15 +182,16 @@ def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], di
     order, num_groups = scale.argsort(), GROUPS if len(scale) >= FEWEST else 0
     parts = [order, *(torch.tensor_split(order, num_groups) if num_groups else ())]
     predicted = torch.stack([scale[rows].square().mean().sqrt() for rows in parts])
-    components, roots, drawn = found.prediction.components, list[Tensor](), list[Tensor]()
-    assert components is not None
-    with seeded(seed, found.prediction.mean.device):
-        while sum(map(len, roots)) < NUM_SIMULATIONS:
-            errors = sizes(components.sample())  # (S, N)
-            roots.append(torch.stack([errors[:, rows].square().mean(1).sqrt() for rows in parts], 1))
-            drawn.extend(errors if len(drawn) < NUM_RANKED else ())
+    drawn = list[Tensor]()
+
+    def roots(y: Tensor) -> Tensor:
+        errors = sizes(y)  # (S, N)
+        drawn.extend(errors if len(drawn) < NUM_RANKED else ())
+        return torch.stack([errors[:, rows].square().mean(1).sqrt() for rows in parts], 1)
+
     ends = torch.tensor([(1 - CHANCE) / 2, (1 + CHANCE) / 2], dtype=torch.double)
-    low, high = (torch.cat(roots) / predicted).quantile(ends, dim=0).tolist()
+    ratios = drawn_targets(found.prediction, roots, seed=seed) / predicted
+    low, high = ratios.quantile(ends, dim=0).tolist()
     groups: list[dict[str, Any]] = []
     for i, rows in enumerate(parts):
         error = root_and_error(size[rows].square())

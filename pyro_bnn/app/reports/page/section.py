@@ -11,11 +11,12 @@ from ...config import LEVEL
 from ...remedies import CAUSE
 
 Level: TypeAlias = Literal["good", "note", "problem"]
-About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline", "limit", "unclear", "chains"]
+About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline", "limit", "unclear", "chains", "weights"]
 """What a verdict is about.
 
 "unclear" means that the rows are too few to tell whether the predictions are of use. "chains" means that chains are too
-short, and that more time would hardly help; this is a fault only beside other faults.
+short, and that more time would hardly help; "weights", that few weights learned from the data. Both are faults only
+beside other faults.
 """
 
 DECISIONS = {
@@ -158,10 +159,12 @@ def first_line(verdicts: Sequence[Verdict], scores: str) -> Headline:
     others = len(faults) - num_named
     reasons = [CAUSE * _explains(fault, faults) + fault.short for fault in faults[:num_named]]
     reasons += [counted(others, "more note")] * (others > 0)
+    untold = [verdict.short for verdict in verdicts if verdict.level == "good" and verdict.word == "unclear"]
+    known = "; ".join(filter(None, [scores, *untold]))
     return Headline(
         f"{DECISIONS[word]}.",
         f"{sentence('; '.join(reasons))}." if reasons else "",
-        "" if word == "not usable" or not scores else f"{sentence(scores)}.",
+        "" if word == "not usable" or not known else f"{sentence(known)}.",
     )
 
 
@@ -182,7 +185,7 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def wilson(hits: int, total: int) -> tuple[float, float]:
-    """Return Wilson's interval, at `LEVEL`, for the probability of a hit."""
-    found = binomtest(hits, total).proportion_ci(LEVEL, method="wilson")
+def wilson(hits: int, total: int, *, num_compared: int = 1) -> tuple[float, float]:
+    """Return Wilson's interval for the probability of a hit, at `LEVEL` for all `num_compared` intervals together."""
+    found = binomtest(hits, total).proportion_ci(1 - (1 - LEVEL) / num_compared, method="wilson")
     return float(found.low), float(found.high)

@@ -17,7 +17,7 @@ from ....modelling.model import BayesianModel
 from ....results.prediction import predict
 from ....scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from ... import runs
-from ...chains import Choice
+from ...chains import Choice, Drift, drift
 from ...config import RunConfig
 from ...own.columns import Column
 from ..calibrated import BeforeAndAfter, before_and_after, interval_of
@@ -130,6 +130,7 @@ class Subject:
     notes: Sequence[str] = ()  # on how the rows were processed
     inputs: pandas.DataFrame | None = None  # inputs of the test rows as in the file; None for images
     modes: Modes | None = None  # agreement of the predictions of training rows, within and between chains
+    change: Drift | None = None  # of the predictions from the first to the second halves of the chains
     by_chain: tuple[Tensor, Tensor] | None = None  # a few test rows (R,), and what each chain predicts there (K, R)
 
 
@@ -174,10 +175,11 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
         "classes": ", ".join(rows.classes),
         "checksum of the rows": f"SHA-256 {rows.facts.sha256}",
     }
-    history, modes, by_chain = None, None, None
+    history, modes, change, by_chain = None, None, None, None
     if runs.is_chains(found.posterior):
         x_train = rows.x_train.to(found.model.device)  # `train` judges predictions of the same rows
         modes = modes_of_predictions(found.model, found.posterior.chains, x_train)
+        change = drift(found.model, found.posterior, x_train)
         by_chain = _by_chain(found, classified or regressed)
     else:
         history = rows.facts.in_units(found.posterior.history)
@@ -201,6 +203,7 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
         notes=rows.notes,
         inputs=rows.test_inputs,
         modes=modes,
+        change=change,
         by_chain=by_chain,
     )
 

@@ -23,6 +23,7 @@ LARGE_LOSS = 0.1  # heuristic: a network is not usable if a baseline's NLL is lo
 WEAK = 0.5  # heuristic: a weak network avoids less than this share of a guess's mistakes or squared errors
 NO_BETTER = "Check the target and the columns; more rows may help."  # the remedy
 UNTOLD = "too few rows to tell whether better than"
+ONLY_PREDICTIONS = "If you need predictions only, and no uncertainty,"
 LINEAR_ONES = (LINEAR, "logistic regression")  # baselines that are linear models
 IN_A_SENTENCE = {name: f"the {name}" for name in ("mean of the targets", SHARES_OF_CLASSES)}  # guesses
 
@@ -118,7 +119,7 @@ def of_baseline(
     level: Level = "problem" if is_large else "note"
     verdict = judged(
         "uncertainty" if is_beaten and is_nearer else about,
-        f"The baseline with the lowest NLL is compared: the gain is {with_error(gain, error, '+')}. "
+        f"The baseline with the lowest NLL, apart from trees, is compared: the gain is {with_error(gain, error, '+')}. "
         f"Problem: its NLL is lower than that of the network by more than "
         f"{NUM_ERRORS:g} standard errors of the difference, and by more than {LARGE_LOSS:g} nats per row. If the "
         "network still has the smaller errors, only its uncertainty is wrong. Note: the NLL of the baseline is lower "
@@ -205,7 +206,7 @@ def _merged(worse: Sequence[Verdict]) -> Verdict:
 
 
 def of_others(found: Classified | Regressed) -> list[Verdict]:
-    """Judge whether trees, or a linear model if its RMSE is lower, have smaller errors than the network."""
+    """Judge whether trees, or a linear model if its RMSE is lower, predict better than the network."""
     others = [name for name in (TREES, LINEAR) if name in found.baselines]
     if isinstance(found, Regressed) and len(others) > 1:
         others = [min(others, key=lambda name: float(found.squared_errors(found.baselines[name].mean).mean()))]
@@ -215,6 +216,7 @@ def of_others(found: Classified | Regressed) -> list[Verdict]:
 def _of_errors(found: Classified | Regressed, other: str) -> list[Verdict]:
     if other not in found.baselines:
         return []
+    is_surer, nll = False, ""
     if isinstance(found, Regressed):
         means = found.prediction.mean, found.baselines[other].mean
         own, theirs = (found.squared_errors(mean).mean(-1) for mean in means)  # (N,)
@@ -223,25 +225,32 @@ def _of_errors(found: Classified | Regressed, other: str) -> list[Verdict]:
         labels = found.prediction.labels, found.baselines[other].labels
         own, theirs = ((part.cpu() != found.y.cpu()).double() for part in labels)
         score, values = "accuracy", [percent(1 - float(part.mean())) for part in (own, theirs)]
+    logs = [log_density(way) for way in (found.baselines[other], found.prediction) if way.log_density is not None]
+    if other == TREES and len(logs) == 2:
+        lead, error = gain_and_error(logs[0] - logs[1])
+        is_surer = lead > max(NUM_ERRORS * error, SMALL_GAIN)
+        nll = "NLL {} against {}".format(*(number(-float(part.mean())) for part in logs))
     gain, error = gain_and_error(theirs - own)
     is_tied = not abs(gain) > NUM_ERRORS * error
     clear = COARSE_RATIO * float(theirs.mean()) if isinstance(found, Regressed) else COARSE
-    if is_tied and (len(own) < FEWEST or NUM_ERRORS * error > clear):  # only a gross difference would show
+    if (
+        is_tied and not is_surer and (len(own) < FEWEST or NUM_ERRORS * error > clear)
+    ):  # only a gross difference would show
         return []
     numbers = f"{score} {values[0]}, {'trees' if other == TREES else other} {values[1]}"
     verb, remedy = "are", "take scikit-learn's HistGradientBoosting with its defaults."
     if other == LINEAR:
         verb, remedy = "is", "use linear regression."
-    better = (
-        f"{sentence(other)} {verb} more accurate here: {score} {values[1]}, this run {values[0]}. If you need "
-        f"predictions only, and no uncertainty, {remedy}"
-    )
+    aim = f"Their probabilities are better, too ({nll}):" if is_surer else ONLY_PREDICTIONS
+    better = f"{sentence(other)} {verb} more accurate here: {score} {values[1]}, this run {values[0]}. {aim} {remedy}"
+    sure = f"have the better probabilities: {nll} ({numbers}). Use them, or train on more rows."
     verdict = judged(
         "baseline",
         f"{'Trees of' if other == TREES else 'Linear regression of'} scikit-learn with default settings "
         f"{'are' if other == TREES else 'is'} fitted to the same training rows. Note: their mean error "
-        f"(squared error of a number, mistakes for a class) is lower by more than {NUM_ERRORS:g} standard errors "
-        "of the difference.",
+        f"(squared error of a number; mistakes, or NLL, for a class) is lower by more than {NUM_ERRORS:g} standard "
+        "errors of the difference.",
+        (is_surer and (is_tied or gain > 0), "note", f"{other} predict better ({nll})", f"{sentence(other)} {sure}"),
         (is_tied, "good", "", f"The network is as accurate as {other}, within chance ({numbers})."),
         (gain > 0, "good", "", f"The network is more accurate than {other} ({numbers})."),
         (
@@ -283,5 +292,7 @@ def density_tile(found: Classified | Regressed, name: str, baseline: Prediction,
 
     The heading is "NLL" and `of`, which is empty or names the target, as in " of price".
     """
+    if (trees := found.baselines.get(TREES)) is not None and trees.log_density is not None:
+        name, baseline = max((name, baseline), (TREES, trees), key=lambda item: _mean_density(item[1]))
     remark = f"negative log-likelihood per {noun}, smaller is better; {name}: {number(-_mean_density(baseline))}"
     return Tile(f"NLL{of}", number(-_mean_density(found.prediction)), remark)
