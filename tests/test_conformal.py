@@ -307,7 +307,7 @@ def test_the_sets_of_a_classifier_contain_the_label():
 
 def test_sets_do_not_depend_on_the_other_rows_of_a_call():
     prediction, labels = labelled(300)
-    sets = pb.calibration.ConformalSets(prediction, labels, seed=0)
+    sets = pb.calibration.ConformalSets(prediction, labels.tolist(), seed=0)
     new, _ = labelled(50)
     together, alone = sets.sets(new), torch.cat([sets.sets(new[row : row + 1]) for row in range(50)])
     assert torch.equal(together, alone)
@@ -316,7 +316,10 @@ def test_sets_do_not_depend_on_the_other_rows_of_a_call():
 def test_equal_targets_on_the_edge_are_inside():
     for mean, sd, y in torch.rand(200, 3, dtype=torch.float32).unbind():
         prediction, target = numbers(mean.expand(50, 1), sd.expand(50, 1) + 0.1), y.expand(50, 1)
-        assert share_inside(pb.calibration.ConformalIntervals(prediction, target).interval(prediction), target) == 1
+        assert (
+            share_inside(pb.calibration.ConformalIntervals(prediction, target.numpy()).interval(prediction), target)
+            == 1
+        )
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

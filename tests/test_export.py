@@ -1,6 +1,7 @@
 """Exported predictions are those of `predict`: as a module, by torch.export and torch.compile, and in onnxruntime."""
 
 import functools
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pyro.distributions as dist
@@ -11,6 +12,7 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn.interop import PredictiveModule
 from pyro_bnn.interop.export import _onnx
+from pyro_bnn.interop.export._module import largest_difference
 
 from .cases import LIKELIHOODS, small_model
 from .tolerances import assert_identical
@@ -354,6 +356,14 @@ def test_an_old_torch_is_told_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setattr(torch, "__version__", "2.4.1+cpu")
     with pytest.raises(ValueError, match=r"needs torch 2\.6 or later, got 2\.4\.1"):
         pb.export_onnx(model, pb.MeanFieldGuide(model), x, tmp_path / "file.onnx")
+
+
+def test_results_that_are_not_finite_hide_no_difference():
+    one = torch.ones(3)
+    expected = {"mean": one, "aleatoric": one / 0, "epistemic": one}
+    assert largest_difference(expected, expected) == 0
+    assert largest_difference(expected | {"mean": one + 3}, expected) == 3
+    assert math.isnan(largest_difference(expected | {"epistemic": one * math.nan}, expected))
 
 
 @pytest.mark.nightly

@@ -313,6 +313,10 @@ def wrong_operation(monkeypatch):
     monkeypatch.setitem(_operations.OPERATIONS, aten.mul, _operations.OPERATIONS[aten.add])
 
 
+def faulty_operation(monkeypatch):
+    monkeypatch.setitem(_operations.OPERATIONS, torch.ops.aten.mul, lambda writer: None)
+
+
 def regression():
     problem = Problem()
     return problem.model, problem.x, problem.y
@@ -340,6 +344,11 @@ CLOSED = {
         cumulative,
         None,
         r"the density has an operation that is not written in C \(aten.cumsum.default\)",
+    ),
+    "an operation with other arguments": (
+        regression,
+        faulty_operation,
+        r"the density has an operation that is not written in C \(.* takes 1 positional argument but 4 were given\)",
     ),
     "a wide network": (
         regression,

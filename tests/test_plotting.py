@@ -57,7 +57,7 @@ def test_histograms_have_fewer_bins_than_weights_and_bars_of_possible_values():
 
 
 def test_accuracy_curves_show_what_was_recorded():
-    ax = plotting.accuracy_curves((0.8, 0.9), (0.7, 0.8))
+    ax = plotting.accuracy_curves((0.8, 0.9), np.array([0.7, 0.8]))
     shown = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in ax.lines}
     assert shown["train"] == ([1, 2], [80, 90])
     assert shown["test"] == ([1, 2], [70, 80])

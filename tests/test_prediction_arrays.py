@@ -41,7 +41,8 @@ def test_a_loop_visits_each_row_once():
 def test_lists_and_arrays_choose_rows():
     whole = numbers()
     mask = np.array([True, False, True, False, True])
-    for rows in (mask, mask.tolist(), [0, 2, 4], np.array([0, 2, 4])):
+    series = pandas.Series(mask, index=range(5, 10))
+    for rows in (mask, mask.tolist(), [0, 2, 4], np.array([0, 2, 4]), np.array([4, 2, 0])[::-1], series):
         torch.testing.assert_close(whole[rows].mean, whole.mean[::2])
     with pytest.raises(IndexError, match=rf"a row number below {NUM_ROWS}, .* got {NUM_ROWS}\.$"):
         whole[NUM_ROWS]

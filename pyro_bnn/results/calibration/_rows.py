@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
+from ..._core.inputs import as_targets
 from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
 
 
@@ -49,7 +50,8 @@ def require_classes(prediction: ClassificationPrediction) -> None:
 def prediction_labels(prediction: ClassificationPrediction, y: Tensor) -> Tensor:
     """Return the labels of the predicted rows as integers, shape (N,)."""
     require_classes(prediction)
-    if _checks.tensor("y", y).is_floating_point() and bool((y != y.round()).any()):
+    y = as_targets("y", y)
+    if y.is_floating_point() and bool((y != y.round()).any()):
         raise ValueError("`y` must be whole numbers (labels), got other numbers.")
     labels, (num_rows, num_classes) = y.long(), prediction.probs.shape
     if labels.shape != (num_rows,):
