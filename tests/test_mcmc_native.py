@@ -345,11 +345,7 @@ CLOSED = {
         None,
         r"the density has an operation that is not written in C \(aten.cumsum.default\)",
     ),
-    "an operation with other arguments": (
-        regression,
-        faulty_operation,
-        r"the density has an operation that is not written in C \(.* takes 1 positional argument but 4 were given\)",
-    ),
+    "an operation of other arguments": (regression, faulty_operation, r"the density .* in C \(.* takes 1 positional"),
     "a wide network": (
         regression,
         lambda monkeypatch: monkeypatch.setattr(_native, "MOST_PRODUCTS", 2),

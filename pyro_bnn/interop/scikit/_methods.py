@@ -270,8 +270,8 @@ def _started(task: Task, guide: MeanFieldGuide) -> MeanFieldGuide:
             guide.load_state_dict(task.start.guides[0].state_dict())
         except RuntimeError:
             raise ValueError(
-                f"`method` must be that of the earlier parts, got {task.settings.method!r}; call `partial_fit` on a new "
-                "estimator, `sklearn.base.clone(estimator)`."
+                f"`method` must be that of the earlier parts, got {task.settings.method!r}; call `partial_fit` on a "
+                "new estimator, `sklearn.base.clone(estimator)`."
             ) from None
     return guide
 
