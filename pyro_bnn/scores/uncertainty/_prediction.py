@@ -1,5 +1,6 @@
 """The predictions that `predict` returns, and their data frames."""
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -270,12 +271,15 @@ def are_few(distribution: Distribution, num_predictions: int) -> bool:
 
 
 def _found_names(distribution: Distribution) -> list[str]:
+    """Return the names of the arguments from which a distribution was built; no names if it does not have them all."""
     names = [name for name in distribution.arg_constraints if name in vars(distribution)]
-    return [name for name in names if name != "probs" or "logits" not in names]  # one may be computed from the other
+    _, *arguments = inspect.signature(type(distribution).__init__).parameters.values()  # without `self`
+    needed = [argument.name for argument in arguments if argument.default is argument.empty]
+    found = [name for name in names if name != "probs" or "logits" not in names]  # one may be computed from the other
+    return found if {*needed} <= {*found} else []
 
 
 def _names(distribution: Distribution) -> list[str]:
-    """Return the names of the arguments from which a distribution was built, such as "logits"."""
     names = _found_names(distribution)
     if not names:
         raise ValueError(
