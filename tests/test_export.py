@@ -340,9 +340,19 @@ def test_what_torch_cannot_export_is_still_a_module(tmp_path):
     module = PredictiveModule(model, guide, x, num_samples=NUM_DRAWS, seed=0)
     assert module.computation == "loop"
     assert_close(module(x), by_predict(model, guide, x))
-    with pytest.raises(ValueError, match=r"cannot export this network .*serve the model with `predict`"):
+    with pytest.raises(ValueError, match=r"cannot export this model .*; serve it with `predict`"):
         pb.export_onnx(model, guide, x, tmp_path / "file.onnx", num_samples=NUM_DRAWS)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_the_operation_that_torch_cannot_export_is_named(tmp_path, monkeypatch):
+    def export(*args, **options):
+        raise RuntimeError("\x1b[96mThis is step 3/3\x1b[0m of exporting the model") from ValueError("no lgamma")
+
+    model, x, _ = small_model()
+    monkeypatch.setattr(torch.onnx, "export", export)
+    with pytest.raises(ValueError, match=r"cannot export this model \(no lgamma\)"):
+        pb.export_onnx(model, pb.MeanFieldGuide(model), x, tmp_path / "file.onnx", num_samples=2)
 
 
 def test_one_draw_has_no_epistemic_part():

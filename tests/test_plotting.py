@@ -320,9 +320,11 @@ def test_pruning_curve_shows_the_report(likelihood):
 
 
 def test_weight_density_integrates_to_one_and_shows_the_prior():
-    ax = plotting.weight_density(0.3, 0.1, name="w", prior=torch.distributions.Normal(0.0, 1.0))
+    ax = plotting.weight_density(0.3, 0.1, name="w", prior=torch.distributions.HalfNormal(1.0))
     x, y = ax.collections[0].get_paths()[0].vertices.T
     assert abs(integrate.trapezoid(y, x)) == pytest.approx(1, abs=1e-3)
+    (drawn_prior,) = (line.get_xydata() for line in ax.lines if line.get_label() == "prior")
+    assert {y for x, y in drawn_prior if x < 0} == {0}  # outside of its support
     assert ax.get_xlabel() == "w"
     assert "signal-to-noise 4.77 dB" in ax.get_title()
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["posterior", "posterior mean", "zero", "prior"]
