@@ -241,6 +241,7 @@ def test_adaptive_intervals_use_only_rows_before_their_own():
         ),
         (lambda p, c, y: pb.calibration.ConformalSets(c, y[:, 0]), "`y` must be whole numbers"),
         (lambda p, c, y: pb.calibration.ConformalIntervals(certain(p), y), "must have variances above 0"),
+        (lambda p, c, y: pb.calibration.ConformalIntervals(replace(p, aleatoric=y.abs() / 0), y), "that are finite"),
         (lambda p, c, y: pb.calibration.AdaptiveIntervals().update(certain(p), y), "must have variances above 0"),
         (
             lambda p, c, y: pb.calibration.ConformalIntervals(p, y).interval(numbers(y.expand(40, 3), 1 + 0 * y)),

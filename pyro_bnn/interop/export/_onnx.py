@@ -113,8 +113,8 @@ def file_content(module: PredictiveModule, x: Inputs) -> bytes:
         while cause.__cause__ is not None:  # the first error names the operation
             cause = cause.__cause__
         raise ValueError(
-            f"torch {torch.__version__} cannot export this model ({str(cause).strip().splitlines()[0][:200]}); serve it "
-            "with `predict`, or replace the layer or likelihood that torch cannot export."
+            f"torch {torch.__version__} cannot export this model ({str(cause).strip().splitlines()[0][:200]}); serve "
+            "it with `predict`, or replace the layer or likelihood that torch cannot export."
         ) from error
     _tidy(program.model.graph, input_names(x), names)
     found = program.model_proto

@@ -28,13 +28,15 @@ def require_numbers(prediction: RegressionPrediction) -> None:
 
 
 def deviations(prediction: RegressionPrediction) -> Tensor:
-    """Return the predictive standard deviations, ``(N, *O)``, which must be above 0."""
+    """Return the predictive standard deviations, ``(N, *O)``, which must be above 0 and finite."""
     require_numbers(prediction)
-    if bool((prediction.total <= 0).any()):
+    variance = prediction.total
+    if not bool(((variance > 0) & variance.isfinite()).all()):
         raise ValueError(
-            '`prediction` must have variances above 0, got 0 for some rows; for intervals use the score "absolute".'
+            "`prediction` must have variances above 0 that are finite, got others for some rows; for intervals use the "
+            'score "absolute".'
         )
-    return prediction.total.sqrt()
+    return variance.sqrt()
 
 
 def require_classes(prediction: ClassificationPrediction) -> None:
