@@ -123,11 +123,11 @@ class Recurrent(nn.Module):
 def networks():
     scale = pb.nets.Standardize(torch.randn(4), torch.rand(4) + 0.5)
     images = torch.randn(5, 28, 28)
-    rows = torch.randn(6, 4)
+    rows, twice = torch.randn(6, 4), nn.Linear(4, 4)
     words = (torch.arange(12).reshape(4, 3) % 7, torch.randn(4, 3))
     body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
     return {
-        "mlp": (pb.nets.mlp([4, 5, 3], first=[scale]), rows, {}, "vmap"),
+        "mlp": (nn.Sequential(scale, twice, nn.Tanh(), twice, nn.Linear(4, 3)), rows, {}, "vmap"),
         "LeNet": (pb.nets.lenet5(), images, {}, "scan"),
         "batch norm": (body, rows, {}, "scan"),
         "attention": (Attention(), torch.randn(5, 6, 8), {}, "scan"),

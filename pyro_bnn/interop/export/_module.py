@@ -329,7 +329,8 @@ def checks_kept() -> Iterator[None]:
 
 def _output(net: nn.Module, x: Inputs, weights: Mapping[str, Tensor]) -> Tensor:
     arguments, named = arguments_of(x)
-    output = logits_of(torch.func.functional_call(net, dict(weights), arguments, named))
+    # a layer that is used twice has two paths, both with values
+    output = logits_of(torch.func.functional_call(net, dict(weights), arguments, named, tie_weights=False))
     assert isinstance(output, Tensor)  # as `predict` has checked
     return output
 
