@@ -212,7 +212,13 @@ class PredictiveModule(nn.Module):
         """The draws of the weights of each random parameter."""
         self._keys: dict[str, str] = {}  # of each path in `draws`
         keys: dict[int, str] = {}  # of tied weights, which are one tensor
+        seen = set[tuple[nn.Module, str]]()
         for path, value in values.items():
+            owner, _, name = path.rpartition(".")
+            place = self.network.get_submodule(owner), name
+            if place in seen:  # by another path, since the layer is used twice
+                continue
+            seen.add(place)
             value = value.detach()
             if bool((value == value[:1]).all()):
                 _replace(self.network, path, value[0])
@@ -329,7 +335,6 @@ def checks_kept() -> Iterator[None]:
 
 def _output(net: nn.Module, x: Inputs, weights: Mapping[str, Tensor]) -> Tensor:
     arguments, named = arguments_of(x)
-    # a layer that is used twice has two paths, both with values
     output = logits_of(torch.func.functional_call(net, dict(weights), arguments, named, tie_weights=False))
     assert isinstance(output, Tensor)  # as `predict` has checked
     return output
