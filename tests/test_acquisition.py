@@ -282,6 +282,7 @@ def test_memory_does_not_grow_with_the_pool(name, monkeypatch):
         (lambda: acquisition.epig(torch.zeros(2, 3, 2), torch.zeros(3, 3, 2)), "same draws, got 2 and 3; predict both"),
         (lambda: acquisition.epig(numbers(), torch.zeros(4, 3, 2)), "must be a prediction of numbers, got Tensor"),
         (lambda: acquisition.bald(numbers(aleatoric=torch.zeros(2, 1))), "must have noise, got a variance of 0"),
+        (lambda: acquisition.bald(numbers(aleatoric=torch.ones(2, 1) / 0)), "`pool` must have finite variances"),
         (lambda: acquisition.bald(numbers(variance_of_means=None)), "at least 2 draws, got 1"),
         (
             lambda: acquisition.bald(numbers(mean=torch.zeros(2, 3))),

@@ -1,5 +1,6 @@
 """Acquisition functions of BoTorch see the same draws of a network at every call."""
 
+import pickle
 import re
 import subprocess
 import sys
@@ -327,6 +328,14 @@ def test_points_chosen_with_it_are_better_than_points_at_random():
     assert bump(x).max() > -0.01
 
 
+def test_an_input_may_be_constant_and_a_surrogate_can_be_pickled_after_its_use():
+    x = points(6) * CUBE.new_tensor([1.0, 0.0]) + 3
+    surrogate = fit_surrogate(x, branch(x), num_samples=4, num_warmup=4, seed=0)
+    found = surrogate.posterior(x).values
+    assert torch.isfinite(found).all()
+    assert torch.equal(pickle.loads(pickle.dumps(surrogate)).posterior(x).values, found)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -336,6 +345,7 @@ def test_points_chosen_with_it_are_better_than_points_at_random():
         (lambda: fit_surrogate(points(5), points(5) > 1), "`Y` must be floating point"),
         (lambda: fit_surrogate(points(5), points(5), bounds=CUBE[:1]), r"`bounds` must have shape \(2, 2\)"),
         (lambda: fit_surrogate(points(5), points(5), bounds=CUBE.flip(0)), "`bounds`.*lower values in its first row"),
+        (lambda: fit_surrogate(points(5), points(5), bounds=CUBE / 0), "`bounds` must be finite"),
         (lambda: fit_surrogate(points(5), torch.ones(5, 1)), "`Y` must not be constant"),
         (
             lambda: fit_surrogate(points(5), points(5), num_samples=1),

@@ -241,6 +241,7 @@ def test_adaptive_intervals_use_only_rows_before_their_own():
         ),
         (lambda p, c, y: pb.calibration.ConformalSets(c, y[:, 0]), "`y` must be whole numbers"),
         (lambda p, c, y: pb.calibration.ConformalIntervals(certain(p), y), "must have variances above 0"),
+        (lambda p, c, y: pb.calibration.ConformalIntervals(replace(p, aleatoric=y.abs() / 0), y), "that are finite"),
         (lambda p, c, y: pb.calibration.AdaptiveIntervals().update(certain(p), y), "must have variances above 0"),
         (
             lambda p, c, y: pb.calibration.ConformalIntervals(p, y).interval(numbers(y.expand(40, 3), 1 + 0 * y)),
@@ -307,7 +308,7 @@ def test_the_sets_of_a_classifier_contain_the_label():
 
 def test_sets_do_not_depend_on_the_other_rows_of_a_call():
     prediction, labels = labelled(300)
-    sets = pb.calibration.ConformalSets(prediction, labels, seed=0)
+    sets = pb.calibration.ConformalSets(prediction, labels.tolist(), seed=0)
     new, _ = labelled(50)
     together, alone = sets.sets(new), torch.cat([sets.sets(new[row : row + 1]) for row in range(50)])
     assert torch.equal(together, alone)
@@ -316,7 +317,10 @@ def test_sets_do_not_depend_on_the_other_rows_of_a_call():
 def test_equal_targets_on_the_edge_are_inside():
     for mean, sd, y in torch.rand(200, 3, dtype=torch.float32).unbind():
         prediction, target = numbers(mean.expand(50, 1), sd.expand(50, 1) + 0.1), y.expand(50, 1)
-        assert share_inside(pb.calibration.ConformalIntervals(prediction, target).interval(prediction), target) == 1
+        assert (
+            share_inside(pb.calibration.ConformalIntervals(prediction, target.numpy()).interval(prediction), target)
+            == 1
+        )
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

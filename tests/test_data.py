@@ -103,7 +103,7 @@ def test_a_split_has_the_rows_and_columns_that_its_files_name(tmp_path, monkeypa
     assert data.y_train.flatten().tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9, 10]
     assert data.x_train.dtype == data.y_train.dtype == torch.float64
     monkeypatch.setenv("PYRO_BNN_DATA", str(tmp_path))
-    assert torch.equal(load_uci("yacht", 0).y_test, data.y_test)
+    assert torch.equal(load_uci("yacht", 0.0).y_test, data.y_test)
 
 
 def test_a_missing_or_unknown_split_says_what_to_do(tmp_path):

@@ -1,6 +1,7 @@
 """Exported predictions are those of `predict`: as a module, by torch.export and torch.compile, and in onnxruntime."""
 
 import functools
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pyro.distributions as dist
@@ -11,6 +12,7 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn.interop import PredictiveModule
 from pyro_bnn.interop.export import _onnx
+from pyro_bnn.interop.export._module import largest_difference
 
 from .cases import LIKELIHOODS, small_model
 from .tolerances import assert_identical
@@ -121,11 +123,11 @@ class Recurrent(nn.Module):
 def networks():
     scale = pb.nets.Standardize(torch.randn(4), torch.rand(4) + 0.5)
     images = torch.randn(5, 28, 28)
-    rows = torch.randn(6, 4)
+    rows, twice = torch.randn(6, 4), nn.Linear(4, 4)
     words = (torch.arange(12).reshape(4, 3) % 7, torch.randn(4, 3))
     body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
     return {
-        "mlp": (pb.nets.mlp([4, 5, 3], first=[scale]), rows, {}, "vmap"),
+        "mlp": (nn.Sequential(scale, twice, nn.Tanh(), twice, nn.Linear(4, 3)), rows, {}, "vmap"),
         "LeNet": (pb.nets.lenet5(), images, {}, "scan"),
         "batch norm": (body, rows, {}, "scan"),
         "attention": (Attention(), torch.randn(5, 6, 8), {}, "scan"),
@@ -338,9 +340,19 @@ def test_what_torch_cannot_export_is_still_a_module(tmp_path):
     module = PredictiveModule(model, guide, x, num_samples=NUM_DRAWS, seed=0)
     assert module.computation == "loop"
     assert_close(module(x), by_predict(model, guide, x))
-    with pytest.raises(ValueError, match=r"cannot export this network .*serve the model with `predict`"):
+    with pytest.raises(ValueError, match=r"cannot export this model .*; serve it with `predict`"):
         pb.export_onnx(model, guide, x, tmp_path / "file.onnx", num_samples=NUM_DRAWS)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_the_operation_that_torch_cannot_export_is_named(tmp_path, monkeypatch):
+    def export(*args, **options):
+        raise RuntimeError("\x1b[96mThis is step 3/3\x1b[0m of exporting the model") from ValueError("no lgamma")
+
+    model, x, _ = small_model()
+    monkeypatch.setattr(torch.onnx, "export", export)
+    with pytest.raises(ValueError, match=r"cannot export this model \(no lgamma\)"):
+        pb.export_onnx(model, pb.MeanFieldGuide(model), x, tmp_path / "file.onnx", num_samples=2)
 
 
 def test_one_draw_has_no_epistemic_part():
@@ -354,6 +366,14 @@ def test_an_old_torch_is_told_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setattr(torch, "__version__", "2.4.1+cpu")
     with pytest.raises(ValueError, match=r"needs torch 2\.6 or later, got 2\.4\.1"):
         pb.export_onnx(model, pb.MeanFieldGuide(model), x, tmp_path / "file.onnx")
+
+
+def test_results_that_are_not_finite_hide_no_difference():
+    one = torch.ones(3)
+    expected = {"mean": one, "aleatoric": one / 0, "epistemic": one}
+    assert largest_difference(expected, expected) == 0
+    assert largest_difference(expected | {"mean": one + 3}, expected) == 3
+    assert math.isnan(largest_difference(expected | {"epistemic": one * math.nan}, expected))
 
 
 @pytest.mark.nightly

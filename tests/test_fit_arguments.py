@@ -166,7 +166,9 @@ def test_a_list_of_inputs_and_targets_is_a_pair_with_the_same_defaults():
             fit(MODEL, {"x": X, "y": Y})
 
 
+@pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # one epoch
 def test_a_seed_may_come_from_numpy():
+    assert pb.fit(MODEL, (X, Y), method="ensemble", num_members=2, num_epochs=1, seed=np.int64(3)).members
     ours, theirs = (
         quietly(pb.fit_mcmc, MODEL, (X, Y), **FITS[pb.fit_mcmc], seed=seed).sample(1, seed=0)
         for seed in (np.int64(3), 3)

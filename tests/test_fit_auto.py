@@ -253,6 +253,20 @@ def test_a_time_limit_ends_a_variational_fit(options):
     assert "cut short by the time limit, after " in str(posterior.status)
 
 
+def test_the_shares_of_a_limit_are_those_of_the_time_that_chains_have_left(monkeypatch):
+    """Otherwise, a fit after an attempt to run chains would begin with a low learning rate."""
+    ends = []
+
+    def fit_best(*args, **options):
+        ends.append(time.perf_counter())
+        raise UnsuitableError("the time was too short", enough=10)
+
+    monkeypatch.setattr(_fit, "fit_best", fit_best)
+    monkeypatch.setattr(_fit, "fit_variational", lambda *args, callbacks, **options: callbacks)
+    (limit,) = pb.fit(curve(), wave(), time_limit=60)
+    assert limit._begin > ends[0]
+
+
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")
 def test_a_time_limit_ends_a_long_epoch_without_a_warning_of_missing_rows(monkeypatch):
     monkeypatch.setattr(_variational, "FEWEST_STEPS", 10)

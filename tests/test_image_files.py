@@ -175,7 +175,7 @@ def test_a_damaged_archive_says_what_is_wrong(tmp_path, changes, message):
         read_packed_images(path)
 
 
-def test_an_image_that_cannot_be_decoded_is_named(tmp_path):
+def test_an_image_that_cannot_be_decoded_is_named(tmp_path, monkeypatch):
     good = encode(pictures(1)[0])
     for files, message in (
         ([good, np.zeros(40, np.uint8)], "image 1 is no whole JPEG or PNG file"),
@@ -186,6 +186,13 @@ def test_an_image_that_cannot_be_decoded_is_named(tmp_path):
         path = pack(tmp_path / "images.npz", files, range(len(files)))
         with pytest.raises(ValueError, match=message):
             read_packed_images(path)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1)
+    with pytest.raises(ValueError, match=r"image 0 is no whole JPEG or PNG file \(Image size"):  # far too large
+        read_packed_images(path)
     path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ValueError, match="it is not an archive of arrays"):
+        read_packed_images(path)
+    with path.open("wb") as file:
+        np.save(file, good)
     with pytest.raises(ValueError, match="it is not an archive of arrays"):
         read_packed_images(path)

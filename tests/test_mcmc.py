@@ -313,6 +313,7 @@ def test_arguments_that_make_no_sense_are_refused():
     ("sampler", "message"),
     [
         (lambda: pb.NUTS(max_tree_depth=0), "`max_tree_depth` must be a whole number of at least 1"),
+        (lambda: pb.NUTS(max_tree_depth=25), "`max_tree_depth` must be at most 20, a million steps for a draw, got 25"),
         (lambda: pb.HMC(max_steps=0), "`max_steps` must be a whole number of at least 1"),
         (lambda: "NUTS", r"`sampler` must be a Sampler such as NUTS\(\), got str"),
         (lambda: pb.NUTS, "`sampler` must be a Sampler .*, got the class NUTS"),

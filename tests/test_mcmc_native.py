@@ -313,6 +313,10 @@ def wrong_operation(monkeypatch):
     monkeypatch.setitem(_operations.OPERATIONS, aten.mul, _operations.OPERATIONS[aten.add])
 
 
+def faulty_operation(monkeypatch):
+    monkeypatch.setitem(_operations.OPERATIONS, torch.ops.aten.mul, lambda writer: None)
+
+
 def regression():
     problem = Problem()
     return problem.model, problem.x, problem.y
@@ -341,6 +345,7 @@ CLOSED = {
         None,
         r"the density has an operation that is not written in C \(aten.cumsum.default\)",
     ),
+    "an operation of other arguments": (regression, faulty_operation, r"the density .* in C \(.* takes 1 positional"),
     "a wide network": (
         regression,
         lambda monkeypatch: monkeypatch.setattr(_native, "MOST_PRODUCTS", 2),

@@ -49,6 +49,8 @@ def test_calibration_bins_hold_every_input_once_with_right_edges_included():
     bins = metrics.calibration_bins(probs, torch.zeros(4, dtype=torch.long), num_bins=4)
     assert_identical(bins.counts, [0.0, 1.0, 2.0, 1.0])
     assert torch.isnan(bins.confidence[0])
+    bins = metrics.calibration_bins([[0.55, 0.45]], [0], num_bins=100)  # 100 * 0.55 is rounded up
+    assert bins.counts.nonzero().tolist() == [[54]]
 
 
 def test_a_calibrated_forecaster_has_a_small_error_and_an_overconfident_one_a_large():

@@ -168,3 +168,9 @@ def test_a_prediction_in_place_of_probabilities_is_told_how_to_score_it():
     prediction = classes(torch.full((3, 2), 0.5))
     with pytest.raises(ValueError, match=r"`probs` must be .*, got ClassificationPrediction; call `prediction.score"):
         metrics.accuracy(prediction, torch.zeros(3))
+
+
+def test_data_frames_that_allow_gaps_and_arrays_of_other_bytes_are_numbers():
+    frame = pd.DataFrame(PROBS, dtype="Float64")
+    for probs, y in ((frame, LABELS), (np.array(PROBS, ">f8"), LABELS), (PROBS, np.array(LABELS, np.uint16))):
+        assert metrics.brier_score(probs, y) == metrics.brier_score(PROBS, LABELS)

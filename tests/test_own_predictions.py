@@ -57,6 +57,8 @@ NUMBERS = {
     "heteroscedastic": (lambda mean: dist.Normal(mean, 0.1 + mean.abs()), X),
     "Student-t": (lambda mean: dist.StudentT(5.0, mean, 0.3), X),
     "Poisson": (lambda mean: dist.Poisson(mean.exp()), torch.arange(6)),
+    "binomial": (lambda mean: dist.Binomial(5, probs=mean.sigmoid()), torch.arange(6)),
+    "zero-inflated": (lambda mean: dist.ZeroInflatedPoisson(mean.exp(), gate=mean.sigmoid()), torch.arange(6)),
     "negative binomial": (lambda mean: dist.NegativeBinomial(3.0, logits=mean), torch.arange(6)),
 }
 
@@ -72,6 +74,8 @@ def test_numbers(name):
     close(prediction.epistemic, means.var(0))
     close(prediction.aleatoric, torch.stack([observe(line).variance for line in LINES]).mean(0))
     close(prediction.log_density, by_hand(observe, y.double()))
+    if prediction.components is not None:  # Pyro's zero-inflated distributions do not keep their rates
+        close(prediction.log_prob(y)[:2], prediction[:2].log_prob(y[:2]))
     assert prediction.score()["nll"] == pytest.approx(-float(by_hand(observe, y.double()).mean()))
 
 
@@ -124,6 +128,7 @@ def test_other_sites_are_predicted_by_draws(name):
     close(prediction.mean, prediction.values.mean(0))
     assert prediction.score().keys() == {"rmse", "nll"}
     assert prediction.score(y + 1).keys() == {"rmse"}
+    close(torch.tensor(prediction.to_frame()["log_density"]), prediction.log_density)
 
 
 def test_drawn_values_have_the_total_variance():

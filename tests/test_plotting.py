@@ -57,7 +57,7 @@ def test_histograms_have_fewer_bins_than_weights_and_bars_of_possible_values():
 
 
 def test_accuracy_curves_show_what_was_recorded():
-    ax = plotting.accuracy_curves((0.8, 0.9), (0.7, 0.8))
+    ax = plotting.accuracy_curves((0.8, 0.9), np.array([0.7, 0.8]))
     shown = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in ax.lines}
     assert shown["train"] == ([1, 2], [80, 90])
     assert shown["test"] == ([1, 2], [70, 80])
@@ -320,9 +320,11 @@ def test_pruning_curve_shows_the_report(likelihood):
 
 
 def test_weight_density_integrates_to_one_and_shows_the_prior():
-    ax = plotting.weight_density(0.3, 0.1, name="w", prior=torch.distributions.Normal(0.0, 1.0))
+    ax = plotting.weight_density(0.3, 0.1, name="w", prior=torch.distributions.HalfNormal(1.0))
     x, y = ax.collections[0].get_paths()[0].vertices.T
     assert abs(integrate.trapezoid(y, x)) == pytest.approx(1, abs=1e-3)
+    (drawn_prior,) = (line.get_xydata() for line in ax.lines if line.get_label() == "prior")
+    assert {y for x, y in drawn_prior if x < 0} == {0}  # outside of its support
     assert ax.get_xlabel() == "w"
     assert "signal-to-noise 4.77 dB" in ax.get_title()
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["posterior", "posterior mean", "zero", "prior"]

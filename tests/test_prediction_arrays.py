@@ -12,11 +12,11 @@ NUM_ROWS = 5
 X = torch.linspace(-1, 1, NUM_ROWS, dtype=torch.float64)[:, None]
 
 
-def predicted(likelihood, outputs, y=None):
+def predicted(likelihood, outputs, y=None, x=X):
     torch.manual_seed(0)
     net = nn.Linear(1, outputs)
     model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=likelihood, num_data=NUM_ROWS)
-    return pb.predict(model, pb.MeanFieldGuide(model), X, y=y, num_samples=3, keep_draws=True, seed=0)
+    return pb.predict(model, pb.MeanFieldGuide(model), x, y=y, num_samples=3, keep_draws=True, seed=0)
 
 
 def numbers(y=None):
@@ -41,10 +41,22 @@ def test_a_loop_visits_each_row_once():
 def test_lists_and_arrays_choose_rows():
     whole = numbers()
     mask = np.array([True, False, True, False, True])
-    for rows in (mask, mask.tolist(), [0, 2, 4], np.array([0, 2, 4])):
+    series = pandas.Series(mask, index=range(5, 10))
+    for rows in (mask, mask.tolist(), [0, 2, 4], np.array([0, 2, 4]), np.array([4, 2, 0])[::-1], series):
         torch.testing.assert_close(whole[rows].mean, whole.mean[::2])
     with pytest.raises(IndexError, match=rf"a row number below {NUM_ROWS}, .* got {NUM_ROWS}\.$"):
         whole[NUM_ROWS]
+
+
+def test_probabilities_and_values_may_come_from_pandas_or_be_one_number():
+    prediction, series = numbers(), pandas.Series([0.1, 0.9], index=[3, 4])
+    assert torch.equal(prediction.quantile(series), prediction.quantile([0.1, 0.9]))
+    assert torch.equal(prediction.cdf(0.5), prediction.cdf(torch.full((NUM_ROWS, 1), 0.5)))
+
+
+def test_the_batches_of_a_loader_all_have_targets_or_none():
+    with pytest.raises(ValueError, match=r"must all be pairs \(x, y\), or all x alone, got both"):
+        predicted(pb.GaussianLikelihood(0.1), 1, x=[(X, X), (X,)])
 
 
 @pytest.mark.parametrize("convert", [np.asarray, np.square])

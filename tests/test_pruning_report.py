@@ -112,7 +112,9 @@ def test_mistakes_about_sparse_networks_and_reports_are_named():
         pruning.sparse_network(model, posterior.sample(3))
     with pytest.raises(ValueError, match=r"`x` must have shape \(..., 2\), got \(3, 3\)"):
         pruning.SparseLinear(torch.ones(1, 2), None)(torch.ones(3, 3))
-    with pytest.raises(ValueError, match="`y` must be a tensor, got NoneType"):
+    with pytest.raises(ValueError, match=r"`y` must be a tensor, an array, .* got NoneType"):
         pruning.snr_report(model, posterior, x, None)
-    report = pruning.snr_report(model, posterior, x, y, fractions=torch.tensor([0.0, 0.5]), num_samples=2)
+    report = pruning.snr_report(
+        model, posterior, x.numpy(), y.tolist(), fractions=torch.tensor([0, 0.5]), num_samples=2
+    )
     assert [row.fraction for row in report.rows] == [0, 0.5]

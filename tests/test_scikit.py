@@ -135,7 +135,7 @@ def test_intervals_hold_as_many_observations_as_they_say(fitted):
         error = (level * (1 - level) / len(y)) ** 0.5
         assert abs(covered - level) < STANDARD_ERRORS * error + 0.02
     assert_identical(fitted.predict_quantile(X[:5], [0.25, 0.75]), fitted.predict_interval(X[:5], 0.5))
-    assert fitted.predict_quantile(X[:5], 0.5).shape == (5,)
+    assert [fitted.predict_quantile(X[:5], q).shape for q in (0.5, [[0.1, 0.5, 0.9]])] == [(5,), (5, 1, 3)]
 
 
 def test_the_prediction_is_in_the_units_of_the_targets(fitted):
@@ -310,7 +310,7 @@ def test_early_stopping_leaves_rows_out_and_keeps_the_best():
 
 def test_one_number_is_one_hidden_layer():
     X, y = curve(40)
-    one, same = (pb.BNNRegressor(**SHORT | {"hidden_layer_sizes": sizes}).fit(X, y) for sizes in (6, (6,)))
+    one, same = (pb.BNNRegressor(**SHORT | {"hidden_layer_sizes": sizes}).fit(X, y) for sizes in (np.int64(6), (6,)))
     assert (one.predict(X) == same.predict(X)).all()
 
 

@@ -350,7 +350,7 @@ def _decoded(content: bytes, name: str, path: Path) -> Tensor:
     try:
         with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as image:
             mode, values = image.mode, np.array(image)
-    except (OSError, SyntaxError, ValueError) as error:  # Pillow has no specific exception for broken files
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise _bad_archive(path, f"{name} is no whole JPEG or PNG file ({error})") from error
     if mode not in ("L", "RGB"):
         raise _bad_archive(path, f"{name} has the mode {mode}, and must be grey (L) or in colour (RGB)")
@@ -365,7 +365,7 @@ def _arrays(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:  # files must not run code
             arrays = {name: archive[name] for name in archive.files if name in ARRAYS}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (ValueError, OSError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
         raise _bad_archive(path, f"it is not an archive of arrays ({error})") from error
     if missing := [name for name in ARRAYS if name not in arrays]:
         raise _bad_archive(path, f"it lacks {missing}")

@@ -118,7 +118,7 @@ def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regres
         table = _numbers(folder / "data.txt", ndmin=2)
         inputs, target, train, test = (
             _numbers(folder / f"index_{part}.txt", ndmin=1)
-            for part in ("features", "target", f"train_{split}", f"test_{split}")
+            for part in ("features", "target", f"train_{int(split)}", f"test_{int(split)}")
         )
     except OSError as error:
         raise MissingDataError(

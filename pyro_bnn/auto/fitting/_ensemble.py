@@ -178,7 +178,7 @@ def fit_ensemble(
         )
     alone = _reason_for_one_process(model, data)
     num_workers = _num_workers(num_workers, num_members, alone)
-    seed = int(torch.randint(2**62, ())) if seed is None else seed
+    seed = int(torch.randint(2**62, ()) if seed is None else seed)  # NumPy's numbers would overflow
     make_guide = DeltaGuide if guide is None else guide
     member = Member(model, data, make_guide, reset, seed, num_members, checkpoint, resume, options)
     member.require_file()

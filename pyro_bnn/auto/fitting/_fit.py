@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, overload
@@ -289,15 +288,10 @@ def fit(
     if method == "ensemble":
         return fit_ensemble(model, data, **given, **of_ensembles, progress=progress, seed=seed)
     deadline = Deadline.after(time_limit)
-    if deadline is not None:
-        callbacks = [*callbacks, TimeLimit(deadline.at(1.0))]
-    variational = functools.partial(
-        fit_variational, model, data, **{**given, "callbacks": callbacks}, progress=progress, seed=seed
-    )
-    if method == "svi" or given:
-        return variational()
+    reason: UnsuitableError | None = None
     try:
-        return _chains(model, data, deadline, progress, seed)
+        if method != "svi" and not given:
+            return _chains(model, data, deadline, progress, seed)
     except UnsuitableError as error:
         if method == "mclmc":
             limit = f"`time_limit={error.enough}`" if error.enough else "a longer `time_limit` in seconds"
@@ -305,7 +299,10 @@ def fit(
             message = f'method="mclmc" cannot fit this model, since {error}; {more_time}use method="svi".'
             raise UnsuitableError(message, lacks_time=error.lacks_time, enough=error.enough) from error
         reason = error
-    return variational(unsuitable=reason)
+    if deadline is not None:
+        callbacks = [*callbacks, TimeLimit(deadline.at(1.0))]  # begins now, after an attempt to run chains
+    given["callbacks"] = callbacks
+    return fit_variational(model, data, **given, progress=progress, seed=seed, unsuitable=reason)
 
 
 def _require_method(method: object) -> None:

@@ -200,7 +200,7 @@ def native(
     function = traced(value_and_grad, [z], DECOMPOSITIONS)
     try:
         potential = emitted(function.graph, [z, *function.constants])
-    except UnsupportedError as error:
+    except Exception as error:  # an operation that has other arguments than expected must not end the fit
         raise UnsupportedError(f"the density has an operation that is not written in C ({error})") from error
     _require_small(potential)
     sizes = {"NUM_WEIGHTS": z.shape[1], "NUM_LEVELS": max(max_tree_depth - 1, 1), "MAX_SIZE": 2**max_tree_depth}

@@ -16,6 +16,7 @@ from ._native import Native, NativeChain, NativeKernel, native_or_reason
 from ._traced import TorchKernel
 from ._tree import Subtree, Tree, TreeConstants, begin, checkpoint_tables, empty, ended, grow, merge, turn
 
+MOST_DEPTH = 20  # largest depth of a tree, whose checks need a table with a row for each second leaf
 RANDOM_BLOCK = 256  # heuristic: number of steps for which uniform numbers are drawn at once
 
 
@@ -28,7 +29,7 @@ class NUTS(Sampler):
     with weight 1/2 at the two ends. The trajectory turns back if :math:`v \cdot \rho \le 0` at either end.
 
     Args:
-        max_tree_depth: A draw takes at most ``2 ** max_tree_depth - 1`` leapfrog steps.
+        max_tree_depth: A draw takes at most ``2 ** max_tree_depth - 1`` leapfrog steps. The depth is from 1 to 20.
 
     References:
         Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246; Betancourt (2017), https://arxiv.org/abs/1701.02434,
@@ -51,7 +52,10 @@ class NUTS(Sampler):
     max_tree_depth: int = 10
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "max_tree_depth", _checks.at_least("max_tree_depth", self.max_tree_depth, 1))
+        depth = _checks.at_least("max_tree_depth", self.max_tree_depth, 1)
+        if depth > MOST_DEPTH:
+            raise ValueError(f"`max_tree_depth` must be at most {MOST_DEPTH}, a million steps for a draw, got {depth}.")
+        object.__setattr__(self, "max_tree_depth", depth)
 
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> Kernel:
         sampler, not_in_c = native_or_reason(value_and_grad, z, compile, self.max_tree_depth)

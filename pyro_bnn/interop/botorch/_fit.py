@@ -116,7 +116,7 @@ def fit_surrogate(
     num_chains = _checks.at_least("num_chains", num_chains, 1)
     num_samples = _checks.at_least("num_samples", num_samples, 4)
     seed = int(torch.randint(2**31, ())) if seed is None else _checks.seed(seed)
-    bounds = torch.stack([X.amin(0), X.amax(0)]) if bounds is None else _checked_bounds(bounds, X)
+    bounds = _bounds_of(X) if bounds is None else _checked_bounds(bounds, X)
     inputs = Normalize(num_inputs, bounds=bounds).eval()
     outcomes = Standardize(num_outputs)
     targets, _ = outcomes(Y)
@@ -149,10 +149,16 @@ def fit_surrogate(
     )
 
 
+def _bounds_of(X: Tensor) -> Tensor:
+    low, high = X.amin(0), X.amax(0)
+    return torch.stack([low, torch.where(low < high, high, low + low.abs() + 1)])  # for a constant input, a wider range
+
+
 def _checked_bounds(bounds: Tensor, X: Tensor) -> Tensor:
     expected = (2, X.shape[1])
     if _checks.tensor("bounds", bounds).shape != expected:
         raise ValueError(f"`bounds` must have shape {expected}, got {_checks.shape(bounds)}.")
+    _checks.finite("bounds", bounds)
     if not bool((bounds[0] < bounds[1]).all()):
         raise ValueError("`bounds` must hold lower values in its first row than in its second.")
     return bounds.to(X)

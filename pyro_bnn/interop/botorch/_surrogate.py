@@ -163,6 +163,9 @@ class Surrogate(EnsembleModel):
             self.train_inputs = (_checks.real_tensor("train_X", train_X),)
         self.eval()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_run": None}  # a pickle cannot hold a local function
+
     @property
     def batch_shape(self) -> torch.Size:
         """The empty batch shape, since one posterior serves all batches of points."""

@@ -49,9 +49,9 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """Return the largest difference of two predictions; NaN if their shapes differ.
+    """Return the largest difference of two predictions; NaN if their shapes differ, or if one has a NaN.
 
-    In regression, compare means and standard deviations, relative to the largest of them.
+    In regression, compare means and standard deviations, relative to the largest finite number of them.
     """
     pairs = {name: (found[name].double(), value.double()) for name, value in expected.items()}
     if any(a.shape != b.shape for a, b in pairs.values()):
@@ -59,8 +59,9 @@ def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tenso
     unit = 1.0
     if "mean" in pairs:
         pairs = {name: pair if name == "mean" else (pair[0].sqrt(), pair[1].sqrt()) for name, pair in pairs.items()}
-        unit = max(float(b.abs().max()) for _, b in pairs.values()) or 1.0
-    return max(float((a - b).abs().max()) / unit for a, b in pairs.values())
+        unit = max(float(b.abs().nan_to_num(0.0, 0.0, 0.0).max()) for _, b in pairs.values()) or 1.0
+    gaps = [torch.where(a == b, 0.0, a - b).abs().flatten() for a, b in pairs.values()]  # infinite variances are equal
+    return float(torch.cat(gaps).max()) / unit
 
 
 FEWEST_ZEROS = 0.5  # heuristic: a parameter is stored without zeros if this share is 0 in all draws
@@ -211,7 +212,13 @@ class PredictiveModule(nn.Module):
         """The draws of the weights of each random parameter."""
         self._keys: dict[str, str] = {}  # of each path in `draws`
         keys: dict[int, str] = {}  # of tied weights, which are one tensor
+        seen = set[tuple[nn.Module, str]]()
         for path, value in values.items():
+            owner, _, name = path.rpartition(".")
+            place = self.network.get_submodule(owner), name
+            if place in seen:  # by another path, since the layer is used twice
+                continue
+            seen.add(place)
             value = value.detach()
             if bool((value == value[:1]).all()):
                 _replace(self.network, path, value[0])
@@ -328,7 +335,7 @@ def checks_kept() -> Iterator[None]:
 
 def _output(net: nn.Module, x: Inputs, weights: Mapping[str, Tensor]) -> Tensor:
     arguments, named = arguments_of(x)
-    output = logits_of(torch.func.functional_call(net, dict(weights), arguments, named))
+    output = logits_of(torch.func.functional_call(net, dict(weights), arguments, named, tie_weights=False))
     assert isinstance(output, Tensor)  # as `predict` has checked
     return output
 

@@ -109,9 +109,12 @@ def file_content(module: PredictiveModule, x: Inputs) -> bytes:
         with checks_kept():
             program: Any = torch.onnx.export(exported(module, x), dynamo=True, verbose=False)
     except Exception as error:  # torch has many errors for what it cannot trace or translate
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # the first error names the operation
+            cause = cause.__cause__
         raise ValueError(
-            f"torch {torch.__version__} cannot export this network ({str(error).strip().splitlines()[0][:200]}); serve "
-            "the model with `predict`, or replace the layer that torch cannot export."
+            f"torch {torch.__version__} cannot export this model ({str(cause).strip().splitlines()[0][:200]}); serve "
+            "it with `predict`, or replace the layer or likelihood that torch cannot export."
         ) from error
     _tidy(program.model.graph, input_names(x), names)
     found = program.model_proto

@@ -149,7 +149,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator, OfClasses):
             self.classes_ = self._classes(all_labels, classes)
         y_all, stratify = self._targets(labels)
         likelihood = "bernoulli" if self._is_multilabel else "categorical"
-        designs, choices = self._designs(OF_CLASSES, likelihood, likelihood), {likelihood: make_likelihood(likelihood)}
+        designs = [self._design] if is_next else self._designs(OF_CLASSES, likelihood, likelihood)
+        self._design, choices = designs[0], {likelihood: make_likelihood(likelihood)}
         num_classes, which = len(self.classes_), {"is_part": is_part, "is_next": is_next}
         self._fit(x, y_all, weights, designs, choices, num_classes, stratify, **which)
         if held_out is not None:

@@ -154,7 +154,7 @@ def natural(task: Task) -> Fitted:
 def ensemble(task: Task) -> Fitted:
     """Fit a deep ensemble: plain networks that start at different weights."""
     members = []
-    for member in range(task.settings.num_members):
+    for member in range(int(task.settings.num_members)):
         seed = task.seed + SEED_STEP * member
         model = task.make_model(seed)
         members.append(_fitted(task, model, DeltaGuide(model), seed))
@@ -266,7 +266,13 @@ def _remedy(posterior: MCMCPosterior) -> str:
 def _started(task: Task, guide: MeanFieldGuide) -> MeanFieldGuide:
     """If an earlier part of the data was fitted, give the guide the parameters of the earlier guide."""
     if task.start is not None:
-        guide.load_state_dict(task.start.guides[0].state_dict())
+        try:
+            guide.load_state_dict(task.start.guides[0].state_dict())
+        except RuntimeError:
+            raise ValueError(
+                f"`method` must be that of the earlier parts, got {task.settings.method!r}; call `partial_fit` on a "
+                "new estimator, `sklearn.base.clone(estimator)`."
+            ) from None
     return guide
 
 

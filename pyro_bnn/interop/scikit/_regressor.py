@@ -315,7 +315,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
             :meth:`~pyro_bnn.RegressionPrediction.quantile`, the axis Q comes first.
         """
         quantiles = self._shaped(self._noted(self._in_units(X, keep_draws=True)).quantile(q))
-        return np.moveaxis(quantiles, 0, -1) if np.ndim(q) else quantiles
+        return np.moveaxis(quantiles, range(np.ndim(q)), range(-np.ndim(q), 0))
 
     @explained("regressor.predict_distribution(X)")
     def predict_distribution(self, X: ArrayLike) -> RegressionPrediction:

@@ -193,7 +193,7 @@ class AdaptiveRecord:
         _checks.between_zero_and_one("level", self.level)
         _checks.positive("rate", self.rate)
         if self.num_scores is not None:
-            _checks.at_least("num_scores", self.num_scores, 1)
+            self.num_scores = _checks.at_least("num_scores", self.num_scores, 1)
         if not all(score >= 0 for score in self.scores):
             raise ValueError("`scores` must be numbers of at least 0, got negative numbers or NaN.")
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
+from ..._core.inputs import as_targets
 from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
 
 
@@ -27,13 +28,15 @@ def require_numbers(prediction: RegressionPrediction) -> None:
 
 
 def deviations(prediction: RegressionPrediction) -> Tensor:
-    """Return the predictive standard deviations, ``(N, *O)``, which must be above 0."""
+    """Return the predictive standard deviations, ``(N, *O)``, which must be above 0 and finite."""
     require_numbers(prediction)
-    if bool((prediction.total <= 0).any()):
+    variance = prediction.total
+    if not bool(((variance > 0) & variance.isfinite()).all()):
         raise ValueError(
-            '`prediction` must have variances above 0, got 0 for some rows; for intervals use the score "absolute".'
+            "`prediction` must have variances above 0 that are finite, got others for some rows; for intervals use the "
+            'score "absolute".'
         )
-    return prediction.total.sqrt()
+    return variance.sqrt()
 
 
 def require_classes(prediction: ClassificationPrediction) -> None:
@@ -49,7 +52,8 @@ def require_classes(prediction: ClassificationPrediction) -> None:
 def prediction_labels(prediction: ClassificationPrediction, y: Tensor) -> Tensor:
     """Return the labels of the predicted rows as integers, shape (N,)."""
     require_classes(prediction)
-    if _checks.tensor("y", y).is_floating_point() and bool((y != y.round()).any()):
+    y = as_targets("y", y)
+    if y.is_floating_point() and bool((y != y.round()).any()):
         raise ValueError("`y` must be whole numbers (labels), got other numbers.")
     labels, (num_rows, num_classes) = y.long(), prediction.probs.shape
     if labels.shape != (num_rows,):

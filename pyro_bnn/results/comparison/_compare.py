@@ -352,14 +352,14 @@ def _masks(regions: Mapping[str, Tensor] | None, x: Inputs) -> dict[str, Tensor]
     _checks.kind("regions", regions, Mapping, "a dict of boolean masks by name")
     if not regions:
         raise ValueError("`regions` is empty; leave it out to compare at all points.")
-    for name, mask in regions.items():
-        _checks.tensor(f"regions[{name!r}]", mask)
+    masks = {name: as_targets(f"regions[{name!r}]", mask, leaves(x)[0]) for name, mask in regions.items()}
+    for name, mask in masks.items():
         if mask.shape != (num_rows(x),) or mask.dtype != torch.bool or not bool(mask.any()):
             raise ValueError(
                 f"the region {name!r} must be a boolean of shape ({num_rows(x)},) with a true element, got "
                 f"{mask.dtype} of shape {_checks.shape(mask)}."
             )
-    return dict(regions)
+    return masks
 
 
 def _entry(name: str, entry: object, model: Model) -> tuple[Model, Posterior]:

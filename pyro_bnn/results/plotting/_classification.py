@@ -25,6 +25,7 @@ from ._figures import (
     figure_of_width,
     flat,
     inches,
+    items_of,
     panels,
     styled,
 )
@@ -66,7 +67,7 @@ def vote_histograms(
     """
     _checks.rows("images", images)
     _checks.rows("votes", votes)
-    classes = list(classes) if isinstance(classes, str) else _checks.items("classes", classes, "a list of names")
+    classes = list(classes) if isinstance(classes, str) else items_of("classes", classes, "a list of names")
     titles = _checks.items("titles", titles, "a list of texts")
     if images.dim() != 3 or not len(images) or votes.shape != (len(images), len(classes)):
         raise ValueError(

@@ -235,6 +235,11 @@ def flat(values: Tensor) -> np.ndarray:
     return values.detach().flatten().cpu().numpy()
 
 
+def items_of(name: str, values: object, example: str) -> list:
+    """Return a list, array or tensor as a list; `example` says what is expected."""
+    return _checks.items(name, values.tolist() if isinstance(values, Tensor) else values, example)
+
+
 def points_of(data: object) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the inputs and targets of `data` as flat arrays; None if `data` is None."""
     if data is None:

@@ -10,7 +10,7 @@ from ..._core import checks as _checks
 from ..._core.signatures import explained
 from ...inference.history import History
 from ...inference.posterior import EnsemblePosterior, Posterior
-from ._figures import BLACK, BLUE, VERMILION, Width, one_axes, panels, styled
+from ._figures import BLACK, BLUE, VERMILION, Width, items_of, one_axes, panels, styled
 
 FEW = 40  # curves with fewer epochs have markers; the others have a moving average
 SHARE_AVERAGED, PALE = 40, 0.3  # heuristic: the moving average is over one in 40 epochs; opacity of the curve behind it
@@ -144,7 +144,7 @@ def accuracy_curves(
     """
     ax = one_axes(ax, width, 0.72)
     for name, values, color, marker in (("train", train, BLUE, "o"), ("test", test, VERMILION, "s")):
-        accuracies = _checks.items(name, values, "a list of accuracies from 0 to 1")
+        accuracies = items_of(name, values, "a list of accuracies from 0 to 1")
         percent = [100 * _checks.number(name, value) for value in accuracies]
         epochs = range(1, 1 + len(percent))
         ax.plot(epochs, percent, color=color, linestyle="-", marker=marker, markersize=3, label=name)

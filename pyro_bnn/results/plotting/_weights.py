@@ -257,8 +257,9 @@ def weight_density(
     ax.axvline(0, color=BLACK, linewidth=1, linestyle=DASHES[2], label="zero")
     ax.set_ylim(0, 1.35 * float(density.max()))  # leaves space for the legend; cuts off a prior's spike at zero
     if prior is not None:
-        at = prior.log_prob(grid).exp().detach().cpu().numpy()
-        ax.plot(grid.numpy(), at, linestyle=DASHES[1], color=VERMILION, label="prior")
+        at, inside = torch.zeros_like(grid), prior.support.check(grid)
+        at[inside] = prior.log_prob(grid[inside]).exp().detach().to(at)
+        ax.plot(grid.numpy(), at.numpy(), linestyle=DASHES[1], color=VERMILION, label="prior")
     ratio = float(decibel(torch.tensor(abs(loc) / scale, dtype=torch.float64)))
     ax.set_title(f"mean {loc:.3g}, sd {scale:.3g}, signal-to-noise {ratio:.3g} dB")
     ax.set(xlabel=name, ylabel="density", xlim=(low, high))

@@ -273,8 +273,10 @@ def _predict(
     seed = new_seed(seed)
     stream = Stream(seed, model.device)
     seeds = draw_seeds(stream, num_samples)
-    parts, count = [], 0
+    parts, count = list[P](), 0
     for inputs, targets in _parts(x, y, stream, model.like):
+        if parts and (parts[0].targets is None) != (targets is None):
+            raise ValueError("the batches of a loader must all be pairs (x, y), or all x alone, got both.")
         count += len(seeds) * num_rows(inputs)
         own = replace(way, num_predictions=count)
         parts.append(_predict_rows(model, partial(draws, inputs), seeds, inputs, targets, batch_size, own))

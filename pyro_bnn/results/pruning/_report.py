@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ..._core import checks as _checks
+from ..._core.inputs import as_targets
 from ..._core.summary import Shown, Summary, counted
 from ...modelling.model import BayesianModel
 from ...scores.uncertainty import Prediction
@@ -150,9 +151,7 @@ def snr_report(
     fractions = [_checks.number("fractions", fraction) for fraction in fractions]
     if not fractions:
         raise ValueError("`fractions` must name at least one share of weights to remove, got none.")
-    _checks.rows("x", x)
-    _checks.rows("y", y)
-    seed = new_seed(seed)
+    y, seed = as_targets("y", y, model.like), new_seed(seed)
     rows = []
     for fraction in fractions:
         posterior = prune(guide, fraction=fraction, per=per, where=where)
@@ -163,7 +162,7 @@ def snr_report(
         threshold = max((float(part.max()) for part in removed if len(part)), default=0.0)
         scores = _scores(ensemble) | {f"mean_{name}": value for name, value in _scores(mean).items()}
         rows.append(PruningRow(fraction, threshold, count(pruned)[0], **scores))
-    return PruningReport(tuple(rows), count(guide)[1], len(x), num_samples)
+    return PruningReport(tuple(rows), count(guide)[1], len(ensemble), num_samples)
 
 
 def _scores(prediction: Prediction) -> dict[str, Any]:

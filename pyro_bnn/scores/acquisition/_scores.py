@@ -119,6 +119,8 @@ def noisy(name: str, prediction: RegressionPrediction) -> RegressionPrediction:
         raise ValueError(f"`{name}` must predict one number for each row, got outputs of shape {tuple(outputs)}.")
     if prediction.variance_of_means is None:
         raise ValueError(f"`{name}` must have at least 2 draws, got 1; {MORE}.")
+    if not bool(prediction.total.isfinite().all()):
+        raise ValueError(f"`{name}` must have finite variances, got infinity or NaN; use a likelihood that has them.")
     if bool((prediction.aleatoric <= 0).any()):
         raise ValueError(f"`{name}` must have noise, got a variance of 0: a label would carry infinite information.")
     return prediction

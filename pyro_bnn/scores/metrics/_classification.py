@@ -194,8 +194,9 @@ def _confidence_bins(confidence: Tensor, num_bins: int, *, equal_mass: bool) -> 
     """Return the bin of each confidence, (N,), and the edges of the bins, (B + 1,)."""
     _checks.flag("equal_mass", equal_mass)
     if not equal_mass:
-        edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.double)
-        return (confidence * num_bins).ceil().long().clamp(1, num_bins) - 1, edges
+        edges = torch.arange(num_bins + 1, dtype=torch.double) / num_bins
+        index = torch.searchsorted(edges.to(confidence.device), confidence) - 1  # a product would be rounded
+        return index.clamp(0, num_bins - 1), edges
     ordered, num_data = confidence.sort().values, len(confidence)
     first = (torch.arange(num_bins + 1, device=confidence.device) * num_data / num_bins).ceil().long()
     edges = ordered[first.clamp(max=num_data - 1)].double().cpu()

@@ -11,12 +11,16 @@ from ..._core import checks as _checks
 
 Numbers: TypeAlias = Tensor | ArrayLike
 
+WIDE = {"u": np.int64, "O": np.float64}  # by `dtype.kind`; columns that may have gaps become arrays of objects
+
 
 def as_tensor(name: str, value: Numbers) -> Tensor:
     """Return the numbers as a tensor without gradient; Python numbers get double precision."""
     if not isinstance(value, Tensor):
         try:
-            value = torch.from_numpy(np.array(value))
+            array = np.array(value)
+            wide = WIDE.get(array.dtype.kind if array.ndim else "", array.dtype.newbyteorder("="))
+            value = torch.from_numpy(array.astype(wide))
         except (TypeError, ValueError, RuntimeError):
             found = type(value).__name__
             remedy = "; call `prediction.score(y)`" if found.endswith("Prediction") else ""

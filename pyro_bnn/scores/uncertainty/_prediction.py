@@ -1,5 +1,6 @@
 """The predictions that `predict` returns, and their data frames."""
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -209,7 +210,9 @@ def _row_numbers(rows: object, num_data: int) -> Tensor:
     with suppress(IndexError, TypeError, ValueError, RuntimeError):  # torch's own error messages about indices
         if isinstance(rows, slice):
             return torch.arange(num_data)[rows]
-        index = torch.as_tensor(None if isinstance(rows, tuple) else rows)  # a tuple would mean several axes
+        values = None if isinstance(rows, tuple) else rows  # a tuple would mean several axes
+        # torch refuses reversed arrays, and series with labels of their own
+        index = values if isinstance(values, Tensor) else torch.as_tensor(np.array(values))
         if index.dim() == 1 or (index.dim() == 0 and index.dtype not in (torch.bool, torch.uint8)):
             return torch.arange(num_data)[(index.long() if index.dtype == torch.uint8 else index).cpu()].reshape(-1)
     got = f"{rows.dtype} of shape {_checks.shape(rows)}" if isinstance(rows, Tensor) else _checks.got(rows)
@@ -268,11 +271,15 @@ def are_few(distribution: Distribution, num_predictions: int) -> bool:
 
 
 def _found_names(distribution: Distribution) -> list[str]:
-    return [name for name in distribution.arg_constraints if name in vars(distribution)]
+    """Return the names of the arguments from which a distribution was built; no names if it does not have them all."""
+    names = [name for name in distribution.arg_constraints if name in vars(distribution)]
+    _, *arguments = inspect.signature(type(distribution).__init__).parameters.values()  # without `self`
+    needed = [argument.name for argument in arguments if argument.default is argument.empty]
+    found = [name for name in names if name != "probs" or "logits" not in names]  # one may be computed from the other
+    return found if {*needed} <= {*found} else []
 
 
 def _names(distribution: Distribution) -> list[str]:
-    """Return the names of the arguments from which a distribution was built, such as "logits"."""
     names = _found_names(distribution)
     if not names:
         raise ValueError(
@@ -371,4 +378,8 @@ class ValuePrediction(Prediction):
         columns = by_output("mean", self.mean, None)
         if self.variance_of_values is not None:
             columns |= by_output("sd", self.variance.sqrt(), None)
+        if self.targets is not None:
+            columns |= by_output("target", self.targets, None)
+        if self.log_density is not None:
+            columns["log_density"] = array(self.log_density)
         return frame(columns, len(self), index)

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Poisson
@@ -16,7 +17,7 @@ NUM_DRAWS = 4000  # heuristic: draws for quantiles without closed form, whose le
 def levels_of(q: object) -> Tensor:
     """Return probabilities in double precision."""
     try:
-        levels = torch.as_tensor(q, dtype=torch.double)
+        levels = torch.as_tensor(q if isinstance(q, Tensor) else np.array(q), dtype=torch.double)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         levels = torch.zeros(0)
     levels = _checks.tensor("q", levels)

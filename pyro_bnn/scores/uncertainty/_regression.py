@@ -222,7 +222,7 @@ class RegressionPrediction(Prediction):
         Raises:
             ValueError: If y has another shape, or elements that are not finite real numbers.
         """
-        shape, found = self.mean.shape, _checks.tensor("y", y)
+        shape, found = self.mean.shape, as_targets("y", y, self.mean)
         if found.shape != shape and (found.shape != shape[:1] or shape[1:].numel() != 1):
             remedy = _checks.other_rows(found, shape)
             raise ValueError(f"`y` must have shape {tuple(shape)}, got {_checks.shape(found)}{remedy}.")
@@ -230,7 +230,7 @@ class RegressionPrediction(Prediction):
 
     def _aligned(self, y: Tensor) -> Tensor:
         expected, wanted = self.mean.shape, f"`y` must have shape (..., {', '.join(map(str, self.mean.shape))})"
-        y = y if isinstance(y, Tensor) else as_targets("y", y, self.mean)
+        y = y if isinstance(y, Tensor) else as_targets("y", [y] if _checks.is_number(y) else y, self.mean)
         _checks.finite("y", y)
         if y.is_complex():
             raise ValueError(f"`y` must be real, got {y.dtype}; call `y.real`.")
