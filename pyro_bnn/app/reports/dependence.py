@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from pandas import Timestamp
 from torch import Tensor
@@ -54,7 +55,7 @@ def dependence_of(run: Trained, name: str, part: slice) -> Dependence | None:
         cells, rows = _grid(numbers), [each for each in numbers[chosen].tolist() if each == each]
         values = numbers[cells].tolist()
         is_date = feature is not None and feature.kind == "date"
-        words = [str(Timestamp(each, unit="D").date()) if is_date else six_digits(each) for each in values]
+        words = [str(Timestamp(each, unit="D").round("h").date()) if is_date else six_digits(each) for each in values]
     if len(values) < 2:
         return None
     output, draws = _predicted(run, x[chosen], x[cells, part], part)
@@ -91,7 +92,7 @@ def _grid(numbers: Tensor) -> Tensor:
     """Return rows with all numbers of a column if they are few, or else with evenly spaced ones of the middle 90 %."""
     wanted = numbers[~numbers.isnan()].unique()
     if len(wanted) > MOST_VALUES:
-        low, high = numbers.nanquantile(numbers.new_tensor([0.05, 0.95])).tolist()
+        low, high = np.nanquantile(numbers.numpy(), [0.05, 0.95])  # torch limits the size
         wanted = torch.linspace(low, high, MOST_VALUES, dtype=numbers.dtype)
     distances = (numbers - wanted[:, None]).abs().nan_to_num(torch.inf)  # (G, N)
     return distances.argmin(1).unique_consecutive()
