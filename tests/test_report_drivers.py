@@ -45,6 +45,18 @@ def regression(**changes):
     return trained([[2.0, 1.0, 0.0]], [[1e-6, 1e-6, 0.05]], pb.GaussianLikelihood(1.0), **changes)
 
 
+def section_of(found, *, is_class=False, num_columns=2, split_by=""):
+    """The section on effects of columns."""
+    subject = SimpleNamespace(drivers=found, classified=is_class or None, num_columns=num_columns)
+    subject.config = SimpleNamespace(split_by=split_by)
+    return drivers_section(subject)
+
+
+def words_of(section):
+    """The texts of a page with one section."""
+    return Page(page_of("", "", Headline(""), [], [section])).words
+
+
 def test_a_linear_regression():
     """A shuffled column x_j of unit variance changes the mean by w_j (x_j - x'_j), of variance 2 w_j^2."""
     found = drivers.drivers_of(regression(target=Target("y", [], [10.0], [3.0])))
@@ -68,7 +80,7 @@ def test_classes():
     assert found.score < 0.3 * used.score  # the NLL
     assert used.score - found.score > 5 * used.error > 0
     assert unused.score - found.score < 2 * unused.error
-    values = drivers_section(SimpleNamespace(drivers=found, classified=True, num_columns=2)).values
+    values = section_of(found, is_class=True).values
     assert [driver.name for driver in values["shown"]] == ["input 0"]
     assert values["no_effect"] == "input 1"
 
@@ -108,30 +120,28 @@ def test_a_column_with_one_value_in_the_test_rows_has_no_known_effect():
         "input 1": False,
         "input 2": True,
     }
-    values = drivers_section(SimpleNamespace(drivers=found, classified=None, num_columns=2)).values
+    values = section_of(found).values
     assert values["picture"] is None  # a single bar says nothing
     [first, *others] = found.columns
     twice = replace(found, columns=[first, first, *others])
-    shown = drivers_section(SimpleNamespace(drivers=twice, classified=None, num_columns=2)).values["picture"]
+    shown = section_of(twice).values["picture"]
     assert [ax.get_xlabel() for ax in shown.ax.figure.axes] == ["RMSE"]  # the other bars would be equal
     raised = replace(found, columns=[replace(first, epistemic=2 * found.epistemic), first, *others])
-    shown = drivers_section(SimpleNamespace(drivers=raised, classified=None, num_columns=2)).values["picture"]
+    shown = section_of(raised).values["picture"]
     assert [ax.get_xlabel() for ax in shown.ax.figure.axes] == ["RMSE", "epistemic sd"]
     assert {bar.get_x() for bar in shown.ax.patches} == {found.score}  # bars start at the score before shuffling
     assert (values["constant"], values["no_effect"], len(values["shown"])) == ("input 1", "input 2", 1)
     assert "input 1" not in values["conclusion"]
     constant = replace(found, columns=[driver for driver in found.columns if not driver.varies])
-    assert drivers_section(SimpleNamespace(drivers=constant, classified=None, num_columns=2)) is None
+    assert section_of(constant) is None
 
 
 def test_nothing_for_images_or_many_columns(monkeypatch):
     run = regression()
     monkeypatch.setattr(drivers, "MOST_COLUMNS", 2)
     assert drivers.drivers_of(run) is None
-    assert drivers_section(SimpleNamespace(drivers=None, num_columns=0)) is None  # images
-    words = Page(
-        page_of("", "", Headline(""), [], [drivers_section(SimpleNamespace(drivers=None, num_columns=51))])
-    ).words
+    assert section_of(None, num_columns=0) is None  # images
+    words = words_of(section_of(None, num_columns=51))
     assert "The data have 51 columns. This section is only for data with at most 50" in words
 
 
@@ -165,16 +175,15 @@ def effects(*columns, before=(2.0, 0.5)):
 )
 def test_the_drivers_are_concluded_in_words(columns, is_class, words):
     found = effects(*columns)
-    assert words in conclusion_of(found, found.columns, is_class=is_class)
+    said, few = (conclusion_of(each, each.columns, is_class=is_class) for each in (found, replace(found, num_rows=19)))
+    assert words in said
+    caveat = "With only 19 test rows, these effects are very uncertain."
+    assert (caveat in said, caveat in few) == (False, True)
 
 
 def test_the_table_begins_with_the_score_before_and_counts_the_columns():
     found = effects(*[(4.0 - number / 10, 0.5) for number in range(12)])
-    words = Page(
-        page_of(
-            "", "", Headline(""), [], [drivers_section(SimpleNamespace(drivers=found, classified=None, num_columns=2))]
-        )
-    ).words
+    words = words_of(section_of(found))
     assert "(before: RMSE 2.000, epistemic sd 0.500)" in words
     assert "a+2.000 ± 0.0120.500 b+1.900 ± 0.0120.500" in words
     assert words.index("The other columns") < words.index("k+1.000") < words.index("l+0.900")

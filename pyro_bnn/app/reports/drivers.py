@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from statistics import fmean
 
 import numpy as np
@@ -14,12 +15,14 @@ from ...results.prediction import predict
 from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 from ..numbers import in_series
 from ..own.arrays import input_name
+from .dependence import Dependence, dependence_of
 from .scores import scores_of
 from .trained import LINEAR, SMALLEST, Trained
 
 MOST_ROWS = 500  # largest number of test rows to predict, chosen at random
 MOST_COLUMNS = 50  # with more columns, the table would take long and be hard to read
 NUM_PERMUTATIONS = 5
+MOST_CURVES = 3  # columns with a picture of the dependence on their values
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class Drivers:
     score: float  # before any column is shuffled
     epistemic: float
     columns: Sequence[Driver]
+    num_rows: int = MOST_ROWS  # test rows whose values are shuffled
+    curves: Sequence[Dependence] = ()  # for the first columns
 
 
 def columns_of(run: Trained) -> dict[str, slice]:
@@ -87,7 +92,9 @@ def drivers_of(run: Trained) -> Drivers | None:
         doubt, moved = (fmean(effects) for effects in zip(*(each[1:] for each in found), strict=True))
         drivers.append(Driver(name, score, doubt, moved, error, varies))
     drivers.sort(key=lambda driver: (-driver.score, -driver.moved))
-    return Drivers(_score(losses, is_class=is_class), epistemic, drivers)
+    curves = (dependence_of(run, driver.name, columns[driver.name]) for driver in drivers if driver.varies)
+    shown = [*islice(filter(None, curves), MOST_CURVES)]
+    return Drivers(_score(losses, is_class=is_class), epistemic, drivers, len(x), shown)
 
 
 def _score(losses: Tensor, *, is_class: bool) -> float:

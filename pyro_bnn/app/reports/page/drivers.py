@@ -6,11 +6,13 @@ from contextlib import suppress
 
 import pandas
 
+from ...._core.summary import counted
 from ....results import plotting
 from ...config import LEVEL
 from ...numbers import in_series, number, percent, six_digits, with_error
+from ..dependence import Dependence
 from ..drivers import MOST_COLUMNS, MOST_ROWS, NUM_PERMUTATIONS, Driver, Drivers
-from ..pictures import Drawing, panels
+from ..pictures import Drawing, panel, panels
 from ..scores import MUCH_WORSE
 from .section import Section
 from .subject import Classified, Regressed, Subject
@@ -20,6 +22,8 @@ MOST_SHOWN = 10  # largest number of columns in the picture and in the first tab
 CLEAR = 0.2  # heuristic: share by which the epistemic uncertainty clearly changes
 LOWEST = 2.0  # height of the picture in inches, if there are few columns
 LONGEST = 20  # largest number of letters of a column's name in the picture
+LONGEST_LABEL, LONGEST_CATEGORY = 30, 12  # the same for labels of axes, and for a category
+FEWEST = 20  # heuristic: with fewer test rows, the effects of columns are hardly known
 
 
 def drivers_section(subject: Subject) -> Section | None:
@@ -34,6 +38,7 @@ def drivers_section(subject: Subject) -> Section | None:
     measured = [driver for driver in varying if has_effect(found, driver)]
     is_class = subject.classified is not None
     names = names_of(is_class=is_class)
+    curves = [curve for curve in found.curves if curve.name in [driver.name for driver in measured]]
     values = {
         "score": names[0],
         "doubt": names[1],
@@ -52,6 +57,12 @@ def drivers_section(subject: Subject) -> Section | None:
         "has_doubt": has_doubt(found, measured[:MOST_SHOWN]),
         "num_permutations": NUM_PERMUTATIONS,
         "most_rows": MOST_ROWS,
+        "curves": [
+            (curve, _curve(curve, [other for other in curves if other.output == curve.output]), _in_words(curve))
+            for curve in curves
+        ],
+        "split_by": "".join(driver.name for driver in varying if driver.name == subject.config.split_by),
+        "level": LEVEL,
     }
     return Section("What drives the predictions", "drivers.html", values)
 
@@ -70,6 +81,8 @@ def conclusion_of(before: Drivers, varying: Sequence[Driver], *, is_class: bool)
     if measured:
         said = f"The network relies most on {measured[0].name}: shuffling it raises the {score} from "
         said = f"{said}{number(before.score)} to {number(measured[0].score)}."
+    if before.num_rows < FEWEST:
+        said = f"{said} With only {counted(before.num_rows, 'test row')}, these effects are very uncertain."
     if last.epistemic < (1 + CLEAR) * before.epistemic:
         return said
     return (
@@ -109,6 +122,49 @@ def _bars(before: Drivers, drivers: Sequence[Driver], labels: tuple[str, str]) -
         ax.set(xlabel=label.replace("mutual ", "mutual\n"))  # half of the picture is narrow
         ax.invert_yaxis()
     return Drawing(axes[0])
+
+
+def _in_words(curve: Dependence) -> str:
+    """Return the lowest and the highest prediction, with their values in the column."""
+    order = sorted(range(len(curve.values)), key=curve.means.__getitem__)
+    return in_series(
+        [
+            f"{number(curve.means[i])} ({number(curve.lows[i])} to {number(curve.highs[i])}) for {curve.words[i]}"
+            for i in (order[0], order[-1])
+        ]
+    )
+
+
+def _curve(curve: Dependence, others: Sequence[Dependence]) -> Drawing:
+    """Draw a partial dependence. Its axis of predictions is that of all `others`, so that the pictures compare."""
+    ax, color, labels = panel(2.1), plotting.PALETTE[0], [curve.name, curve.output]
+    low, high = min(min(other.lows) for other in others), max(max(other.highs) for other in others)
+    limits = low - 0.05 * (high - low), high + 0.05 * (high - low)
+    if curve.kind == "category":  # names need the left side
+        ax.hlines(curve.values, curve.lows, curve.highs, color=color)
+        ax.plot(curve.means, curve.values, "o", color=color)
+        shares = zip(curve.words, curve.rows, strict=True)
+        names = [f"{_short(word, LONGEST_CATEGORY)} ({percent(share, 0)})" for word, share in shares]
+        ax.set_yticks(curve.values, names, parse_math=False)
+        ax.set(xlim=limits, ylim=(len(names) - 0.4, -0.6))
+        labels.reverse()
+    else:
+        if curve.kind == "date":  # between the points, predictions may change with the season or the day of the week
+            ax.vlines(curve.values, curve.lows, curve.highs, color=color)
+            ax.plot(curve.values, curve.means, "o", color=color)
+            step = max(1, len(curve.values) // 2)
+            ax.set_xticks(curve.values[::step], curve.words[::step])
+        else:
+            ax.fill_between(curve.values, curve.lows, curve.highs, color=color, alpha=0.3, linewidth=0)
+            ax.plot(curve.values, curve.means, "-", color=color)
+        first, last = curve.values[0], curve.values[-1]
+        near = 0.03 * (last - first)
+        marks = [x for x in curve.rows if first - near <= x <= last + near]
+        ax.plot(marks, [0.03] * len(marks), "|", color="0.35", markeredgewidth=0.5, transform=ax.get_xaxis_transform())
+        ax.set(xlim=(first - near, last + near), ylim=limits)
+    for write, label in zip((ax.set_xlabel, ax.set_ylabel), labels, strict=True):
+        write(_short(label, LONGEST_LABEL), parse_math=False)
+    return Drawing(ax)
 
 
 MOST_SURPRISES = 10  # rows in the table
