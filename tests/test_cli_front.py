@@ -299,7 +299,7 @@ def test_the_help_of_train_says_what_is_required(pyro_bnn, wide):
     printed = pyro_bnn("train", "--help")[1]
     assert "KL weight" not in printed  # this is for image sets; --help-all tells it
     assert "Folder to write to. Required, except with --resume." in printed
-    assert "Column to predict. Required for a table." in printed
+    assert "Required for a table." in printed
     places = [pyro_bnn("train", "--help-all")[1].index(f"│ {name} ") for name in ("--target", "--out", "--device")]
     assert places == sorted(places)
 
