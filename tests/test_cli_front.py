@@ -299,7 +299,7 @@ def test_the_help_of_train_says_what_is_required(pyro_bnn, wide):
     printed = pyro_bnn("train", "--help")[1]
     assert "KL weight" not in printed  # this is for image sets; --help-all tells it
     assert "Folder to write to. Required, except with --resume." in printed
-    assert "Column to predict. Required for a table." in printed
+    assert "Required for a table." in printed
     places = [pyro_bnn("train", "--help-all")[1].index(f"│ {name} ") for name in ("--target", "--out", "--device")]
     assert places == sorted(places)
 
@@ -377,10 +377,14 @@ def test_values_are_completed(pyro_bnn, monkeypatch, words, expected):
     assert out.split() == expected
 
 
+SEPARATOR = "No such option: --seperator; the separator of a table is recognised: leave it out."
+
+
 def test_a_wrong_command_line_is_answered_with_the_right_one(pyro_bnn):
     for words, said in (
         (("train", "a.csv", "--taget", "y"), "No such option: --taget; did you mean --target?"),
         (("evaluate", "run", "--force"), "No such option: --force."),
+        (("train", "t.csv", "--seperator", ";"), SEPARATOR),
         (("evalute", "run"), "No such command: evalute; did you mean evaluate?"),
         (("xyz", "run"), "No such command: xyz."),
         (("predict", "run"), "Missing argument 'ROWS'; write pyro-bnn predict [OPTIONS] RUN ROWS."),

@@ -395,4 +395,4 @@ def test_estimates_side_by_side_have_the_same_digits():
     estimates = [Estimate(2.392, 0.061), Estimate(0.9903, 0.0010), Estimate(1.0, math.nan)]
     assert in_digits("epistemic sd", estimates) == ["2.392 ± 0.061", "0.990 ± 0.001", "1.000"]
     assert in_digits("coverage_90", [Estimate(0.9, 0.05), Estimate(0.25, 0.1)]) == ["90.0 ± 5.0 %", "25.0 ± 10.0 %"]
-    assert in_digits("total sd ratio", [Estimate(1.0, math.nan), Estimate(123.4, 0.0)]) == ["1.00", "123"]
+    assert in_digits("total sd ratio", [Estimate(1.0, math.nan), Estimate(1234.5, 0.0)]) == ["1.00", "1,234"]

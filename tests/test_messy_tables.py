@@ -72,7 +72,7 @@ def test_missing_values_become_the_mean_and_one_more_input_says_so(tmp_path):
     assert float(numbers[lacks_b == 0].std(correction=0)) == pytest.approx(1)
     assert (first + second).tolist() == (1 - lacks_c).tolist()
     said = "Missing values in 'b', 'c' become the mean (numbers and dates) or zeros (texts). One more input marks them."
-    assert said in data.details
+    assert said in data.notes
 
 
 def test_rows_without_the_target_are_left_out_and_said(tmp_path):
@@ -157,6 +157,8 @@ def test_the_latest_rows_are_set_aside_if_that_is_wanted(tmp_path):
     said = "to test on the latest rows, pass --split-by 'the day'."
     assert any(said in note for note in loaded(path, ignore=("day",)).notes)
     data = loaded(path, split_by="day", ignore=("the day",))
+    assert "Test rows: 8, from 2024-02-02; dates read year first." in data.notes
+    assert data.facts.columns[1].use.endswith("test rows: 8, from 2024-02-02; dates read year first")
     assert not any("--split-by" in note for note in data.notes)
     assert len(data.x_test) == 8
     assert float(data.x_test[:, 1].min()) > float(data.x_train[:, 1].max())
@@ -183,7 +185,7 @@ def test_texts_of_many_values_become_numbers_in_which_like_texts_are_like(tmp_pa
     names = [f"{town} {i // 2}" for i in range(120) for town in ("Lima north", "Oslo harbour", "Rome centre")]
     data = loaded(table_of(tmp_path, len(names), place=names), test_fraction=0.0)
     assert kinds_in(data)["place"] == "text"
-    assert "Texts in 'place' have many values: their letters become 32 numbers." in data.details
+    assert "Texts in 'place' have many values: their letters become 32 numbers." in data.notes
     inputs = data.x_train[:, 1:]
     assert inputs.shape == (360, 32)
     nearest = (torch.cdist(inputs, inputs) + 1e9 * torch.eye(360)).argmin(1)
@@ -209,14 +211,16 @@ def _new(tmp_path, text):
         ([100 * i for i in range(40)], False),
         ([i // 2 for i in range(40)], False),
         ([i + 0.5 for i in range(40)], False),
-        ([39 - i for i in range(40)], False),
+        ([39 - i for i in range(40)], True),
+        ([10_000 + 7 * i % 40 for i in range(40)], True),  # consecutive numbers in another order
+        ([10_000 + 7 * i % 41 for i in range(40)], False),
     ],
 )
 def test_columns_that_count_or_name_the_rows_are_left_out_unless_they_are_wanted(tmp_path, values, is_left_out):
     path = table_of(tmp_path, k=values)
     data = loaded(path)
     assert ("k" in kinds_in(data)) != is_left_out
-    notes = [note for note in (*data.notes, *data.details) if note.startswith("Column 'k'")]
+    notes = [note for note in data.notes if note.startswith("Column 'k'")]
     assert len(notes) == is_left_out
     assert all(note.endswith("To predict from it, name it in --features.") for note in notes)
     assert data.facts.table.identifiers == ["k"] * is_left_out
@@ -229,7 +233,7 @@ def test_columns_that_training_left_out_are_copied_and_others_named(pyro_bnn, tm
     table, run, out = write_table(tmp_path / "t.csv", rows, names), tmp_path / "run", tmp_path / "out.csv"
     start = ("train", table, "--target", "price", "--method", "svi", "--epochs", 1)
     _, said, _ = pyro_bnn(*start, "--out", run)
-    assert f"More on the use of the columns is in the report: pyro-bnn report {run}" in said
+    assert "Columns left out, since each is the same in all training rows: 'same', 'alike', 'equal'.\n" in said
     only = (
         "Column 'patient' has a different text in each row and column 'number' counts the rows: they are left out, and"
     )
@@ -277,7 +281,7 @@ def test_an_index_from_which_rows_were_dropped_is_left_out_and_said(tmp_path):
 def test_a_column_without_values_is_left_out_and_said(tmp_path):
     data = loaded(table_of(tmp_path, k=[None] * 40))
     assert list(kinds_in(data)) == ["a"]
-    assert "Column 'k' holds no value: it is left out." in data.details
+    assert "Column 'k' holds no value: it is left out." in data.notes
 
 
 # --- cells ------------------------------------------------------------------------------------------------------------
@@ -333,7 +337,7 @@ def test_rows_far_from_those_of_training_are_predicted_with_a_warning(pyro_bnn, 
     assert pyro_bnn("train", path, "--target", "price", "--out", run, *QUICK)[0] == 0
     new = write_table(tmp_path / "new.csv", [*houses(2), [value, *houses()[0][1:]]])
     code, out, err = pyro_bnn("predict", run, new)
-    said = "The number in column 'area' is far outside of the training data in row 3: do not trust these predictions"
+    said = "The number in column 'area' is far outside of the training data in line 4: do not trust these predictions"
     assert (code, out.count("\n"), said in err, "inf" in out, "nan" in out) == (0, 4, True, False, False)
     assert [line.split(",")[-1] for line in out.splitlines()] == ["outside", "", "", "area"]
     out = tmp_path / "out.csv"
@@ -342,13 +346,31 @@ def test_rows_far_from_those_of_training_are_predicted_with_a_warning(pyro_bnn, 
     assert (code, "No scores: the target 'price'" in err, "inf" in out.read_text()) == (0, True, False)
 
 
+def test_each_column_that_is_unlike_training_is_named_in_its_row(tmp_path):
+    days = pd.date_range("2024-01-01", periods=40).strftime("%Y-%m-%d")
+    path = table_of(tmp_path, city=["Oslo", "Rome"] * 20, day=days)
+    config = config_of(path)
+    new = _new(tmp_path, "a,city,day\n0,Oslo,2024-03-01\n0,Paris,2050-01-01\n1e6,Rome,2024-01-01\n")
+    sample = sources.read_sample(config, sources.load(config).facts, new, allow_unseen=True)
+    assert sample.outside == ["", "city; day", "a"]
+    for said in ("column 'city' holds 'Paris' in line 3.", "The date in column 'day' is far", "'a' is far"):
+        assert sum(said in note for note in sample.notes) == 1
+
+
+def test_a_column_that_may_count_days_is_used_and_said(tmp_path):
+    data = loaded(table_of(tmp_path, day=[*range(40)], year=[*range(1980, 2020)]))
+    assert kinds_in(data) == {"a": "number", "day": "number", "year": "number"}
+    [said] = [note for note in data.notes if "--ignore" in note]
+    assert said.startswith("Warning: Numbers in 'day', 'year' are used as times.")
+
+
 def test_a_number_whose_distance_from_those_of_training_overflows_is_far(tmp_path):
     config = config_of(table_of(tmp_path, k=[1e-3 * (i % 7) for i in range(40)]))
     facts = sources.load(config).facts
     sample = sources.read_sample(config, facts, _new(tmp_path, "a,k\n0,0\n0,-1e308\n"))
     assert bool(sample.x.isfinite().all())
     [note] = sample.notes
-    assert note.startswith("The number in column 'k' is far outside of the training data in row 2: ")
+    assert note.startswith("The number in column 'k' is far outside of the training data in line 3: ")
 
 
 def test_a_target_far_from_those_of_training_is_named_by_its_row_in_the_file(tmp_path):

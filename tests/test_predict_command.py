@@ -317,7 +317,7 @@ def test_a_file_that_is_there_is_replaced_only_if_that_is_wanted(pyro_bnn, place
     assert len(predictions_in(out)) == 5
     code, _, err = pyro_bnn("predict", place / "run", rows, "--out", rows, "--force")
     assert (code, "is a file that the run needs" in err) == (2, True)
-    for other, message in ((place, "is a folder"), (place / "no" / "out.csv", "there is no folder")):
+    for other, message in ((place, "got the folder"), (place / "no" / "out.csv", "in an existing folder")):
         code, _, err = pyro_bnn("predict", place / "run", rows, "--out", other)
         assert (code, message in err) == (2, True)
 

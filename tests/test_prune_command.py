@@ -21,7 +21,7 @@ def report(*nlls):
             num_weights=round(100_000 * (1 - fraction)),
             accuracy=None,
             nll=nll,
-            rmse=6.572,
+            rmse=38_774.2,
             nll_standard_error=0.1,
             mean_accuracy=None,
             mean_nll=17.5892,
@@ -81,4 +81,5 @@ def test_the_table_fits_sixty_columns_and_shares_are_in_per_cent():
     lines = fitted(table_of(report(2.0, 2.0, 2.0), PruningGains((*sparse,), 301, 8000)), 60).splitlines()
     assert max(map(len, lines)) <= 60
     assert sum("50 %" in line for line in lines) == 1  # one line for each share
+    assert any("38,774" in line for line in lines)
     assert lines[-1].endswith("0.5 x")  # sparse layers are slower here

@@ -204,8 +204,8 @@ class RunConfig:
     )
     time_limit: Annotated[float, Ge(0), Lt(LARGEST)] = setting(
         FIT,
-        "Seconds from the start of the command to the end of the fit; chains need at least about 10. The result then "
-        "depends on the speed of the machine; the output and the report say what was cut short.",
+        "Seconds to read the data and to fit, without the seconds in which the program loads; chains need at least "
+        "about 10. The result then depends on the speed of the machine; the output says what was cut short.",
         default=0.0,
         shown="by the number of rows",
         kinds=ROWS,
@@ -216,7 +216,13 @@ class RunConfig:
         "in place of their weights) or flipout.",
         default="weights",
     )
-    target: str = setting("", "Column to predict. Required for a table.", default="", shown="", kinds=TABLE)
+    target: str = setting(
+        "",
+        "Column to predict, with numbers, classes or counts (--likelihood poisson). Required for a table.",
+        default="",
+        shown="",
+        kinds=TABLE,
+    )
     header: bool = setting(
         OWN,
         "Whether the first line has the names of the columns. With --no-header, they are c1, c2, ...",

@@ -74,7 +74,6 @@ class Dataset:
     held_out: tuple[Tensor, Tensor] | None = None  # inputs and targets of the rows that calibrate, if there are any
     test_rows: tuple[int, ...] = ()  # number of each test row in the file, from 1; empty for image sets
     test_inputs: pandas.DataFrame | None = None  # inputs of the test rows as in the file; None for images
-    details: tuple[str, ...] = ()  # further notes, on what the report's table of columns also shows
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from .own.arrays import (
     read_arrays,
 )
 from .own.cells import Cells, listed
-from .own.columns import describe_columns
+from .own.columns import describe_columns, start_of_tests
 from .own.encoding import has_name_of_identifier, learned_encoding
 from .own.reading import WARNING, Table, checksum, complete, feature_names, read_table
 from .own.targets import Target, guessed, learned_classes, learned_numbers, target_labels, target_numbers
@@ -159,7 +159,6 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
 def _divided(config: RunConfig, file: Table, table: Table, names: list[str], sha: str, facts: Facts | None) -> Dataset:
     """Divide the rows of `table`, which are all or some rows of `file`, into training, calibration and test rows."""
     notes = [*table.notes]
-    details: tuple[str, ...] = ()
     cells = table.column(config.target)
     labels = target_labels(cells) if config.likelihood == "categorical" else None
     by = table.column(config.split_by) if config.split_by else None
@@ -167,6 +166,7 @@ def _divided(config: RunConfig, file: Table, table: Table, names: list[str], sha
         training, testing = last_rows(by, config.test_fraction)
     else:
         training, testing = split_rows(len(table), config.test_fraction, seed=config.split_seed, labels=labels)
+    start = "" if by is None else start_of_tests(by, testing)
     training, held_out = without_held_out(training, config, by)
     if facts is None:
         encoding, said = learned_encoding(table, names, training, wanted=config.features)
@@ -176,10 +176,10 @@ def _divided(config: RunConfig, file: Table, table: Table, names: list[str], sha
             numbers, written = target_numbers(cells)
             target = learned_numbers(config.target, numbers[training][:, None], config.likelihood, table.shown)
             target = replace(target, written=written)
-        details = tuple(note for note in said if "--" not in note and not note.startswith(WARNING))
         notes += [
+            *([f"Test rows: {start}."] if start else []),
             *_on_few(len(training), len(testing)),
-            *(note for note in said if note not in details),
+            *said,
             *_on_numbers({**encoding.written, target.name: target.written}),
         ]
         if (dates := encoding.columns("date")) and testing and not config.split_by:
@@ -190,14 +190,14 @@ def _divided(config: RunConfig, file: Table, table: Table, names: list[str], sha
     else:
         assert facts.table is not None
         encoding, target = facts.table, facts.target
-    columns = facts.columns if facts else describe_columns(config, file, encoding, target)
+    columns = facts.columns if facts else describe_columns(config, file, encoding, target, start)
     notes += [f"{WARNING} {doubt}" for column in columns for doubt in column.doubts if facts is None]
     x, y = encoding.inputs(table), target.encoded(cells)
     found = Facts(sha, len(training), len(testing), [encoding.width], target, encoding, None, columns)
     calibrating = (x[held_out], y[held_out]) if held_out else None
     rows = tuple(table.frame.index[testing].tolist())
     parts = x[training], y[training], x[testing], y[testing], found, tuple(notes), calibrating
-    return Dataset(*parts, rows, table.frame[encoding.names].iloc[testing], details)
+    return Dataset(*parts, rows, table.frame[encoding.names].iloc[testing])
 
 
 def _on_numbers(written: Mapping[str, str]) -> list[str]:
@@ -280,7 +280,7 @@ class Sample:
     rows: list[int]  # number of each row in its file, from 1
     kept: Mapping[str, list[str]]  # columns of the file to copy beside the predictions
     notes: tuple[str, ...] = ()  # sentences that tell the user how the rows were processed
-    outside: Sequence[str] | None = None  # for each row of a table, the columns whose numbers are far from training
+    outside: Sequence[str] | None = None  # for each row of a table, its columns that are unlike those of training
 
 
 def read_sample(
@@ -312,12 +312,13 @@ def read_sample(
         faults.append(str(error))
     notes = [*table.notes]
     unseen = encoding.unseen(table)
-    said = "; ".join(f"column {name!r} holds {listed(found, 3)}" for name, found in unseen.items())
+    said = "; ".join(
+        f"column {name!r} holds {listed(sorted({*table.column(name).labels[rows]}), 3)} in {table.places(rows)}"
+        for name, rows in unseen.items()
+    )
     if unseen and not allow_unseen:
-        faults.append(
-            f"{path} holds categories that training did not have: {said}; correct them, or pass --allow-unseen to "
-            "count them as unknown."
-        )
+        remedy = "correct them, or pass --allow-unseen to count them as unknown"
+        faults.append(f"{path} holds categories that training did not have: {said}; {remedy}.")
     try:
         inputs, otherwise = encoding.inputs(table, are_new=True), encoding.written_otherwise(table)
     except ValueError as error:
@@ -335,8 +336,10 @@ def read_sample(
     if others and not keep:
         notes.append(f"Not used and not copied: {listed(others)}. To copy columns, name all of them in --keep.")
     copied = {name: table.frame[name].fillna("").tolist() for name in names}
-    notes_on_far, outside = encoding.far(table, inputs)
-    has_target &= torch.tensor([not names for names in outside])
+    far, notes_on_far = encoding.far(table, inputs)
+    has_target &= ~torch.from_numpy(np.any([np.zeros(len(table), dtype=bool), *far.values()], axis=0))
+    unlike = {**unseen, **far}
+    outside = ["; ".join(name for name, rows in unlike.items() if rows[row]) for row in range(len(table))]
     notes += [*notes_on_far, *on_targets]
     return Sample(inputs, y, has_target, table.frame.index.tolist(), copied, tuple(notes), outside)
 

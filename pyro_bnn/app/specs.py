@@ -208,7 +208,7 @@ def stored(spec: str) -> str:
     return f"{Path(place).resolve()}:{function}" if place.endswith(".py") else spec
 
 
-def unknown_data(dataset: str) -> ValueError:
+def unknown_data(dataset: str) -> Exception:
     """Return the error for a data set of an unknown name.
 
     If there is a file of this name with an ending, such as ``NAME.csv``, the error suggests the file.
@@ -218,6 +218,8 @@ def unknown_data(dataset: str) -> ValueError:
     own = f"a file of your own: a table ({', '.join(f'*{ending}' for ending in TABLES)}) or arrays (*.npz)"
     if Path(dataset).is_dir() and not files:
         return ValueError(f"{dataset} is a folder; name {own}.")
+    if "/" in dataset:
+        return FileNotFoundError(f"there is no file {dataset}{meant}; name {own}.")
     return ValueError(f"unknown data set {dataset!r}{meant}; choose {', '.join(DATA_SETS)}, or {own}.")
 
 

@@ -60,6 +60,7 @@ def evaluate(
         from ..own.network import own_code
         from ..reports import evaluation, scores
         from ..reports.page import leading, level_of, usability, verdicts_on
+        from ..reports.page.section import sentence
         from ..reports.page.subject import subject_of
         from ..reports.pictures import pictures_of
         from ..reports.trained import load_trained
@@ -78,14 +79,14 @@ def evaluate(
             output.say(f"(scores are for the {config.validation} validation images)")
         report = evaluation.report_evaluation(trained, folder) if is_image else scores.report_scores(trained, folder)
         pictures = pictures_of(folder, files)
-        headline, decision, usable, level = None, "", None, "good"
+        headline, decision, usable, level, said = None, "", None, "good", []
         if not is_image:
             found, verdicts, _ = verdicts_on(subject_of(run, config, trained, has_drivers=False))
             headline, usable, level = str(found), usability(verdicts), level_of(verdicts)
-            said = [verdict.text for verdict in leading(verdicts)]
+            said = [f"- {sentence(verdict.short)}." for verdict in leading(verdicts)]
             others = sum(verdict.level != "good" for verdict in verdicts) - len(said)
-            more = f"({counted(others, 'more finding')} in the report.)" if others else ""
-            decision = " ".join(filter(None, [found.decision, *said, more]))
+            said += [f"- {counted(others, 'more finding')} in the report."] if others else []
+            decision = found.decision
             runs.write_verdict(folder, headline)
     output.table(f"{report}")
     if isinstance(report, scores.OwnDataScores) and report.calibration is not None:
@@ -98,5 +99,7 @@ def evaluate(
     output.say()
     if decision:
         output.say(decision, style=STYLES[level])
+    for finding in said:
+        output.say(finding, indent=2)
     output.say(f"Metrics and pictures in {run}; next: pyro-bnn report {quote(run)}")
     output.document(folder=run, pictures=pictures, headline=headline, usability=usable, **vars(report))

@@ -212,7 +212,7 @@ def check_run(run: Path) -> None:
         is_of_run = (run.parent / MANIFEST).is_file()
         folder = f"the folder: {run.parent}" if is_of_run else "a folder that `pyro-bnn train` wrote"
         raise NotADirectoryError(f"{run} is a file; pass {folder}.")
-    if os.path.lexists(run.parent / f".{run.name}.part") or not run.parent.is_dir():
+    if os.path.lexists(run.parent / f".{run.name}.part"):
         return
     if not os.path.lexists(run):
         runs = [path.parent.name for path in run.parent.glob(f"*/{MANIFEST}")]

@@ -87,9 +87,9 @@ def predict(
     conformal set (1) or not (0).
 
     Rows keep their order. The first column has the row numbers, unless a copied column identifies the rows. In rows of
-    a table, the last column, outside, names the columns whose numbers are more than three times as far from the mean as
-    in any training row: do not trust such rows. If the file contains the target, the command also prints scores. With
-    --json and without --out, the JSON document contains the predictions.
+    a table, the last column, outside, names the columns with new categories, and those whose numbers or dates are more
+    than three times as far from the mean as in any training row: do not trust such rows. If the file contains the
+    target, the command also prints scores. With --json and without --out, the JSON document contains the predictions.
     """
     levels = options.read_numbers(float, f"{LEVEL}" if level is None else level, "--level")
     if not levels or not all(0 < share < 1 for share in levels):

@@ -98,7 +98,8 @@ def _in_plain_words(error: Any) -> str:
     if option := getattr(error, "option_name", ""):
         near = nearest(option, getattr(error, "possibilities", None) or ())
         if message.startswith("No such option"):
-            return f"No such option: {option}{_did_you_mean(near)}"
+            found = "; the separator of a table is recognised: leave it out."
+            return f"No such option: {option}{found if option[2:5] in ('sep', 'del') else _did_you_mean(near)}"
     if unknown := re.match("No such command '(.*?)'", message):
         near = OTHERWISE.get(unknown[1]) or nearest(unknown[1], [command.__name__ for command, _ in COMMANDS])
         return f"No such command: {unknown[1]}{_did_you_mean(near)}"

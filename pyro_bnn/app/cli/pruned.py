@@ -1,6 +1,9 @@
 """The printed results of `pyro-bnn prune`."""
 
+from functools import partial
+
 from ...results import pruning
+from ..numbers import number, percent
 from ..reports.weights import SMALL_LOSS, Change, PruningGains
 from .output import aligned
 
@@ -15,12 +18,12 @@ def conclusions_of(report: pruning.PruningReport, gains: PruningGains) -> str:
 
 def table_of(report: pruning.PruningReport, gains: PruningGains) -> str:
     """Return a table with the scores, the file size and the speed for each share of removed weights."""
-    name, form = ("RMSE", ".4g") if report.rows[0].accuracy is None else ("accuracy", ".2%")
+    name, form = ("RMSE", number) if report.rows[0].accuracy is None else ("accuracy", partial(percent, digits=2))
     heads = [f"{name}, mean", "NLL, mean", f"{name}, draws", "NLL, draws"]
     cells = [["removed", "left", *heads, "file, MB", "speed"]]
     for row, gain in zip(report.rows, gains.rows, strict=True):
         mean, drawn = (row.mean_rmse, row.rmse) if row.accuracy is None else (row.mean_accuracy, row.accuracy)
-        first, second = (format(score, form).replace("%", " %") for score in (mean, drawn))
+        first, second = (form(score or 0.0) for score in (mean, drawn))  # neither is None
         scores = [first, f"{row.mean_nll:.4f}", second, f"{row.nll:.4f}"]
         costs = [f"{gain.file_bytes / 1e6:.3f}", f"{gain.dense_seconds / gain.sparse_seconds:.1f} x"]
         cells.append([f"{100 * row.fraction:.4g} %", f"{row.num_weights:,}", *scores, *costs])

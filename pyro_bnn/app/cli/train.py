@@ -40,7 +40,6 @@ EXAMPLES = (
 )
 
 
-MOST_DETAILS = 2  # largest number of notes on the use of columns; the report shows the use of each column
 INDENT = 11  # of what stands beside the names of results
 
 
@@ -94,7 +93,6 @@ def train(
     agree with the data. Ctrl-C stops the training; only a variational run can be continued, with --resume. --help-all
     shows all options, also those for image sets and for a network of your own.
     """
-    begin = time.perf_counter()
     given = options.read_settings(typed)
     if resume is not None and (given or force or (dataset, out, recipe) != (None, None, None)):
         raise ValueError(
@@ -133,8 +131,10 @@ def train(
         from ..own.reading import WARNING
         from ..processes import joined, run_folder, shared
 
-        if "time_limit" in given:
-            import_module("..reports.page", __package__)  # needed after the fit, when the time is over
+        if "time_limit" in given:  # these take seconds, which do not count
+            import_module("..reports.page", __package__)
+            import_module("torch._dynamo")
+    begin = time.perf_counter()
     output = Output("train", as_json=as_json)
     with ExitStack() as stack:
         processes, device = stack.enter_context(joined(options.check_device(device)))
@@ -151,12 +151,7 @@ def train(
             place = out
             folder = stack.enter_context(shared(run_folder(place, force=force), processes))
         facts = runs.read_facts(folder.path) if (folder.path / CHECKPOINT).is_file() else None
-        try:
-            known = sources.load(config, root=data, download=download, facts=facts)
-        except ValueError:
-            for note in notes:
-                output.say(note)
-            raise
+        known = sources.load(config, root=data, download=download, facts=facts)
         unused = "" if facts is not None else unused_globs(config, known)
         if unused and "prior" in given:
             raise ValueError(f"{unused}; correct the glob, or leave it out.")
@@ -164,9 +159,7 @@ def train(
             notes.append(f"{unused[0].upper()}{unused[1:]}: choose another prior with --prior.")
         if processes.is_first:
             shown = sorted([*notes, *known.notes], key=lambda note: not note.startswith(WARNING))
-            is_long = len(known.details) > MOST_DETAILS
-            where = f"More on the use of the columns is in the report: pyro-bnn report {quote(place)}"
-            for note in [*shown, *([where] if is_long else known.details)]:
+            for note in shown:
                 output.say(note, style="yellow" if note.startswith(WARNING) else "")
             if config.method != "svi" and not config.time_limit and facts is None:
                 cores = num_cores()
@@ -188,8 +181,7 @@ def train(
     if not processes.is_first:
         return
     seconds = posterior.seconds or 0.0
-    others = f", and {spent - seconds:.0f} s of loading, checking and saving" if config.time_limit else ""
-    took = f"{seconds:.0f} s{others}"
+    others = f", and {spent - seconds:.0f} s of reading, checking and saving" if config.time_limit else ""
     lines: dict[str, str] = {}
     advice: list[str] = []
     is_image, style = config.kind == "images", ""
@@ -212,17 +204,17 @@ def train(
             advice, style = [*advice, said], "yellow"
         epochs = f"{len(history.epochs):,} of {config.epochs:,} epochs"
         cost = f", negative ELBO {-last.elbo / len(known.x_train):.4f} nats per image" if is_image else ""
-        lines["fit"] = f"{took}, {epochs}{cost}"
+        lines["fit"] = f"{seconds:.0f} s{others}, {epochs}{cost}"
     else:
         last, remedy = None, posterior.status.remedy
         if remedy:
             cut = "The time limit cut this run short. " if config.time_limit and limit_in(remedy) else ""
             advice, style = [*advice, f"{cut}{remedy}"], "yellow"
-        lines["fit"] = f"{took}, {in_plain_words(posterior)}"
+        lines |= {"fit": f"{seconds:.0f} s{others}", "chains": in_plain_words(posterior)}
     notes += advice
     output.say(sources.trained_on(config, known))
     for number, (name, text) in enumerate(lines.items()):
-        of_line = style if name == "fit" else "" if number else "bold"
+        of_line = style if name in ("fit", "chains") else "" if number else "bold"
         output.say(f"{name:{INDENT}s}{text}", style=of_line, indent=INDENT)
     ending = [said for said in advice if limit_in(said)]
     for said in [said for said in advice if said not in ending][:MOST_ADVICE]:
@@ -249,7 +241,7 @@ def train(
         num_train=len(known.x_train),
         num_test=len(known.x_test),
         num_calibration=0 if known.held_out is None else len(known.held_out[0]),
-        notes=[*notes, *known.notes, *known.details],
+        notes=[*notes, *known.notes],
         classes=known.classes,
         last_epoch=last,
         accuracy=curve,

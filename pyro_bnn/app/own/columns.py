@@ -44,8 +44,10 @@ class Column:
         return self.use.startswith("left out")
 
 
-def describe_columns(config: RunConfig, table: Table, encoding: TableEncoding, target: Target) -> list[Column]:
-    """Describe each column of a run's table, in the order of the file."""
+def describe_columns(
+    config: RunConfig, table: Table, encoding: TableEncoding, target: Target, start: str
+) -> list[Column]:
+    """Describe each column of a run's table, in the order of the file. `start` is what `start_of_tests` returned."""
     features = {feature.name: feature for feature in encoding.features}
     found = []
     for name in table.names:
@@ -59,9 +61,20 @@ def describe_columns(config: RunConfig, table: Table, encoding: TableEncoding, t
         is_used = name == config.target or name in features
         values = values_in_words(cells, kind) if is_used else ""
         doubts = doubts_about(cells, kind, is_target=name == config.target) if is_used else []
-        by = "; the rows are split by it" if name == config.split_by else ""
+        by = f"; the rows are split by it, test rows: {start}" if name == config.split_by else ""
         found.append(Column(name, kind, float(cells.is_missing.mean()), f"{use}{by}", values, doubts))
     return found
+
+
+def start_of_tests(cells: Cells, testing: Sequence[int]) -> str:
+    """Say how many test rows there are and where they begin, as in "60, from 2024-05-01; dates read day first"."""
+    numbers = cells.numbers()
+    values, written = numbers or cells.days() or (np.zeros(0), "")
+    if not testing:
+        return "none"
+    if numbers:
+        return f"{len(testing):,}, from {values[testing].min():.10g}"
+    return f"{len(testing):,}, from {pd.Timestamp(values[testing].min(), unit='D').date()}; dates read {written}"
 
 
 def values_in_words(cells: Cells, kind: str) -> str:

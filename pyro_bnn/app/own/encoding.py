@@ -1,6 +1,7 @@
 """Encoding of the rows of a table (numbers, dates, categories and texts) as inputs of a network."""
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -20,9 +21,12 @@ T = TypeVar("T")
 
 MOST_CATEGORIES = 100  # heuristic: columns with more different texts are encoded by the letters of the texts
 FEW = 10  # heuristic: a column with at most so many rows never names or counts the rows
+COUNTS = "counts the rows"
+TIMES = frozenset(("year", "quarter", "month", "week", "day", "hour", "minute", "second", "time", "date"))
 IDENTIFIERS = frozenset(("id", "ids", "identifier", "uid", "key", "index"))  # heuristic: last words of names
 NUM_HASHED = 32  # number of inputs for a column of texts with many values, about as many as skrub takes
 PERIODS = (365.2425, 7.0, 1.0)  # a year, a week and a day in days; for each, a date has a sine and a cosine
+MOST_LEFT_OUT = 20  # largest number of columns in a note
 MOST_NAMED = 5  # largest number of rows in a note, and of columns in a message
 FAR = 3.0  # heuristic: a number is far if it is so many times as far from the mean as all training numbers
 LARGEST = 1e9  # heuristic: a larger standardised number is a mistake; squares of sums of them could overflow
@@ -45,7 +49,7 @@ class Feature:
     scale: list[float]  # divides each part, above 0
     categories: list[str]  # in the order of their inputs
     has_missing: bool
-    reach: float = 0.0  # largest size of a standardised number in the training rows; 0 for other kinds
+    reach: float = 0.0  # largest size of a standardised number or date in the training rows; 0 for other kinds
 
     @property
     def width(self) -> int:
@@ -144,27 +148,24 @@ class TableEncoding:
                 "unknown values."
             )
 
-    def far(self, table: Table, inputs: Tensor) -> tuple[list[str], list[str]]:
-        """Return notes on numbers far outside of the training data, and for each row the columns of such numbers."""
-        notes, names = [], [""] * len(inputs)
-        for name, reach in ((feature.name, feature.reach) for feature in self.features if feature.reach):
-            are_far = (inputs[:, self.slices[name]].abs() > FAR * reach).any(1)
+    def far(self, table: Table, inputs: Tensor) -> tuple[dict[str, np.ndarray], list[str]]:
+        """Return a mask of rows for each column with numbers or dates far outside of the training data, and notes."""
+        found, notes = {}, []
+        for feature in (feature for feature in self.features if feature.reach):
+            are_far = (inputs[:, self.slices[feature.name].start].abs() > FAR * feature.reach).numpy()
             if are_far.any():
-                for index in are_far.nonzero()[:, 0].tolist():
-                    names[index] += f"; {name}" if names[index] else name
-                rows = listed(table.frame.index[are_far.numpy()].tolist(), MOST_NAMED)
-                noun = "row" if are_far.sum() == 1 else "rows"
+                found[feature.name] = are_far
                 notes.append(
-                    f"The number in column {name!r} is far outside of the training data in {noun} {rows}: do not trust "
-                    "these predictions, which are not scored."
+                    f"The {feature.kind} in column {feature.name!r} is far outside of the training data in "
+                    f"{table.places(are_far)}: do not trust these predictions, which are not scored."
                 )
-        return notes, names
+        return found, notes
 
-    def unseen(self, table: Table) -> dict[str, list[str]]:
-        """Return for each column the categories that occur in the table, but did not occur in training."""
+    def unseen(self, table: Table) -> dict[str, np.ndarray]:
+        """Return a mask of rows for each column with categories that did not occur in training."""
         categories = {feature.name: feature.categories for feature in self.features if feature.kind == "category"}
-        found = {name: {*table.column(name).labels} - {*known, ""} for name, known in categories.items()}
-        return {name: sorted(unseen) for name, unseen in found.items() if unseen}
+        found = {name: ~np.isin(table.column(name).labels, [*known, ""]) for name, known in categories.items()}
+        return {name: rows for name, rows in found.items() if rows.any()}
 
     def written_otherwise(self, table: Table) -> dict[str, str]:
         """For each column of numbers that had another format in training, return its name and its present format."""
@@ -179,15 +180,23 @@ def learned_encoding(
 
     def learned(cells: Cells) -> tuple[str, Feature | str]:
         reason = "" if cells.name in wanted else _why_identifier(cells)
-        return reason, reason or _learned(cells, training)
+        return reason, _learned(cells, training) if not reason or _may_be_time(cells, reason) else reason
 
     both = _of_each(table, dict.fromkeys(names, learned))
-    naming = {name: reason for name, (reason, _) in both.items() if reason}
-    found = {name: feature for name, (_, feature) in both.items()}
-    left_out = {name: reason for name, reason in found.items() if isinstance(reason, str)}
-    features = [feature for feature in found.values() if isinstance(feature, Feature)]
+    naming = {name: reason for name, (reason, found) in both.items() if reason and reason == found}
+    left_out = {name: found for name, (_, found) in both.items() if isinstance(found, str) and name not in naming}
+    features = [found for _, found in both.values() if isinstance(found, Feature)]
     encoding = TableEncoding(features, [*naming], len(table.names))
-    notes = [f"Column {name!r} {reason}: it is left out." for name, reason in left_out.items() if name not in naming]
+    notes = []
+    for reason in dict.fromkeys(left_out.values()):
+        alike = [name for name in left_out if left_out[name] == reason]
+        one, several = f"Column {alike[0]!r} {reason}: it is left out.", listed(alike, MOST_LEFT_OUT)
+        notes.append(one if len(alike) == 1 else f"Columns left out, since each {reason}: {several}.")
+    if times := [name for name, (reason, found) in both.items() if reason and isinstance(found, Feature)]:
+        notes.append(
+            f"{WARNING} Numbers in {listed(times)} are used as times. If they only count the rows, pass --ignore "
+            f"{shlex.quote(','.join(times))}."
+        )
     texts = {*naming, *encoding.columns("text"), *encoding.columns("category")}
     said = "so the column is read as texts. To read it as numbers, correct such cells."
     notes += [f"{WARNING} {odd}, {said}" for name in names if name in texts and (odd := almost(table.column(name)))]
@@ -251,13 +260,22 @@ def _why_identifier(cells: Cells) -> str:
     found = numbers_or_amounts(cells)
     if found:
         numbers = found[0]
-        are_whole = len(numbers) > FEW and bool((numbers == np.floor(numbers)).all())
-        if are_whole and bool((np.diff(numbers) > 0).all()) and numbers[0] >= 0 and numbers[-1] <= 2 * len(numbers):
-            return "counts the rows"  # of which up to half may be missing in the table
-        is_named = are_whole and has_name_of_identifier(cells.name) and len(np.unique(numbers)) == len(numbers)
+        differ = len(numbers) > FEW and bool((numbers == np.floor(numbers)).all()) and len({*numbers}) == len(numbers)
+        if not differ:
+            return ""
+        counts_some = bool((np.diff(numbers) > 0).all()) and numbers[-1] <= 2 * len(numbers)  # up to half were removed
+        if numbers.min() >= 0 and (counts_some or np.ptp(numbers) == len(numbers) - 1):
+            return COUNTS
+        is_named = has_name_of_identifier(cells.name)
         return "has the name of an identifier and a different number in each row" if is_named else ""
     labels = cells.labels[~cells.is_missing]
     return "has a different text in each row" if len({*labels}) == len(labels) > FEW and not cells.days() else ""
+
+
+def _may_be_time(cells: Cells, reason: str) -> bool:
+    """Return whether a column that counts rows may count days, years or other times, which can be inputs."""
+    are_years = cells.present.str.fullmatch(r"1[5-9]\d\d|20\d\d").all()
+    return reason == COUNTS and (has_name_of_identifier(cells.name, TIMES) or bool(are_years))
 
 
 def _learned(cells: Cells, training: Sequence[int]) -> Feature | str:
@@ -276,7 +294,7 @@ def _learned(cells: Cells, training: Sequence[int]) -> Feature | str:
             return "is the same in all training rows"
         kind, parts = "number" if numbers else "date", used.tolist()
         known = values[training][~np.isnan(values[training])]
-        reach = float(np.abs((known - mean[0]) / scale[0]).max()) if numbers and len(used) else 0.0
+        reach = float(np.abs((known - mean[0]) / scale[0]).max()) if 0 in used else 0.0
         moved = mean[used].tolist(), scale[used].tolist()
         return Feature(cells.name, kind, written, parts, *moved, [], has_missing, reach)
     labels = cells.labels[~cells.is_missing]
@@ -295,10 +313,10 @@ def _parts(values: np.ndarray) -> np.ndarray:
     return np.concatenate([values, np.sin(angles), np.cos(angles)], 1)
 
 
-def has_name_of_identifier(name: str) -> bool:
-    """Return whether the last word of a column's name is a word for identifiers."""
+def has_name_of_identifier(name: str, among: frozenset[str] = IDENTIFIERS) -> bool:
+    """Return whether the last word of a column's name is a word for identifiers, or one of other words."""
     words = re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()
-    return not IDENTIFIERS.isdisjoint(re.findall(r"[a-z]+", words)[-1:])
+    return not among.isdisjoint(re.findall(r"[a-z]+", words)[-1:])
 
 
 def moments(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:

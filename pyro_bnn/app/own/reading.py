@@ -50,6 +50,12 @@ class Table:
         """Say where a row is in the file."""
         return f"row {row}" if self.lines is None else f"line {self.lines[row - 1]}"
 
+    def places(self, which: np.ndarray) -> str:
+        """Say where the rows of a mask are in the file, such as "lines 3, 5"."""
+        rows = self.frame.index[which].tolist()
+        noun, numbers = ("row", rows) if self.lines is None else ("line", [self.lines[row - 1] for row in rows])
+        return f"{noun}{'s' * (len(rows) > 1)} {listed(numbers, MOST_NAMED)}"
+
     def require(self, names: Sequence[str], *, is_typed: bool = True) -> None:
         """Raise ValueError if one of `names` is not a column. `is_typed` says whether the user typed the names."""
         missing = [name for name in names if name not in self.frame]
@@ -258,10 +264,7 @@ def complete(table: Table, names: Sequence[str], *, drop: bool = True, what: str
         raise ValueError(f"every row of {table.shown} lacks a value; fill some in, or {training_without(where)}.")
     notes = []
     if lacking.any():
-        rows = table.frame.index[lacking].tolist()
-        noun = "row" if table.lines is None else "line"
-        places = listed(rows if table.lines is None else [table.lines[row - 1] for row in rows], MOST_NAMED)
-        notes = [f"Rows left out because they lack {what}: {len(rows)} ({noun}{'s' * (len(rows) > 1)} {places})."]
+        notes = [f"Rows left out because they lack {what}: {lacking.sum()} ({table.places(lacking)})."]
     if lacking.mean() >= MANY:
         gaps = missing[where].sum().sort_values(ascending=False)[:MOST_NAMED]
         by_column = ", ".join(f"{name!r} {gap:,}" for name, gap in gaps.items())

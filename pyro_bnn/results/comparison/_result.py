@@ -55,8 +55,8 @@ class Estimate:
 
 
 def three_digits(value: float) -> str:
-    """Return a number as text with three digits, such as "1.00"."""
-    return f"{value:#.3g}".rstrip(".")
+    """Return a number as text with three digits, such as "1.00", or with all digits before the point."""
+    return f"{value:,.0f}" if 1000 <= abs(value) < LARGEST_WRITTEN_OUT else f"{value:#.3g}".rstrip(".")
 
 
 def in_digits(name: str, estimates: Sequence[Estimate]) -> list[str]:
@@ -69,9 +69,11 @@ def in_digits(name: str, estimates: Sequence[Estimate]) -> list[str]:
     digits = max(fewest, min(sizes) + 1, *sizes) if sizes else 0
     largest = max((abs(part) for pair in numbers for part in pair if math.isfinite(part)), default=0)
     is_short = bool(errors) and digits <= MOST_DIGITS and largest < LARGEST_WRITTEN_OUT
-    forms = (f".{digits}f", f".{digits}f") if is_short else ("#.3g", ".2g")
+    decimals = f",.{digits}f"
     return [
-        f"{value:{forms[0]}}".rstrip(".") + (f" ± {error:{forms[1]}}" if error in errors else "") + unit
+        (format(value, decimals) if is_short else three_digits(value))
+        + (f" ± {format(error, decimals if is_short else '.2g')}" if error in errors else "")
+        + unit
         for value, error in numbers
     ]
 
