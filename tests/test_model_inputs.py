@@ -183,19 +183,19 @@ def test_prior_draws_have_the_priors_variance():
         ({"prior": 1.0}, "`prior` must be a Prior, such as NormalPrior"),
         (
             {"likelihood": pb.PoissonLikelihood},
-            r"a Likelihood, .* got the class PoissonLikelihood; write PoissonLikelihood\(\)\.",
+            r"a Likelihood, got the class PoissonLikelihood; write PoissonLikelihood\(\)\.",
         ),
         (
             {"likelihood": "gaussian"},
-            r"got 'gaussian'; write GaussianLikelihood\(pyro.distributions.HalfNormal",
+            r"got 'gaussian'; write GaussianLikelihood\(pyro.distributions.LogNormal",
         ),
         ({"likelihood": "Normal"}, r"got 'Normal'; write GaussianLikelihood\(pyro\."),
         ({"likelihood": "categorial"}, r"got 'categorial'; write CategoricalLikelihood\(\)\."),
         ({"likelihood": "student_t"}, r"got 'student_t'; write likelihoods.StudentT\(\)\."),
         ({"likelihood": nn.CrossEntropyLoss()}, r"got CrossEntropyLoss; write CategoricalLikelihood\(\)\."),
         ({"likelihood": dist.Bernoulli(0.5)}, r"got Bernoulli; write BernoulliLikelihood\(\)\."),
-        ({"likelihood": "unknown"}, r"CategoricalLikelihood\(\) for classes, got 'unknown'\."),
-        ({"likelihood": None}, r"CategoricalLikelihood\(\) for classes, got NoneType\."),
+        ({"likelihood": "unknown"}, r"got 'unknown'; write GaussianLikelihood\(0.5\) for"),
+        ({"likelihood": None}, r"got NoneType; write GaussianLikelihood\(0.5\) for"),
     ],
 )
 def test_arguments_of_the_wrong_kind(change, message):
