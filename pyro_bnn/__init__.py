@@ -21,7 +21,10 @@ _one_at_a_time = threading.RLock()  # Pyro's imports are circular: two threads a
 def __getattr__(name: str) -> object:
     with _one_at_a_time:
         try:
-            return _load(name)
+            found = _load(name)
+            from ._core.signatures import explain_calls  # imported late, as this loads torch
+
+            return explain_calls(found)
         except AttributeError:
             if name in __all__:
                 raise

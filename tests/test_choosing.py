@@ -184,7 +184,8 @@ def test_the_chosen_chains_have_the_verdict_of_fit_mcmc(monkeypatch):
 
 def test_without_a_compiler_the_fit_is_variational_and_says_why(monkeypatch):
     monkeypatch.setenv("CC", "/bin/false")
-    regressor = pb.BNNRegressor(**TWO).fit(*wave(31))
+    with pytest.warns(UserWarning, match="^Variational inference is used in place of chains, since the C compiler"):
+        regressor = pb.BNNRegressor(**TWO).fit(*wave(31))
     assert isinstance(regressor.posterior_, pb.GuidePosterior)
     assert "The fit is variational, since " in said(regressor)
     assert "the C compiler failed" in said(regressor)
@@ -394,5 +395,5 @@ def test_a_good_fit_by_another_method_warns_of_a_reason_that_can_be_changed():
     assert re.match("Variational .* short. Converged: it is flat. The fit is variational, since ch", str(status))
     assert status.ok
     with pytest.warns(UserWarning, match=r'^Vari.* of chains, since no prior; `method="svi"` makes the') as caught:
-        assert UnsuitableError("no prior", is_removable=True).instead(status).ok
+        UnsuitableError("no prior", is_removable=True).warn()
     assert [warning.filename for warning in caught] == [__file__]

@@ -280,15 +280,15 @@ def test_of_several_methods_the_closest_is_named_in_each_region():
 def test_a_reference_that_went_wrong_tells_nothing_about_the_others():
     reference = Weights(*A)
     said = "NUTS: 4 chains of 100 draws each; the chains disagree."
-    reference.status = pb.Status(False, said, remedy="Sample longer.", verdict="the chains disagree")
+    reference.status = pb.Status(False, said, remedy="Sample longer.", verdict="the chains disagree. Also, it rains.")
     result = pb.compare(line(), {"nuts": reference, "b": Weights(*B)}, X, num_samples=100, seed=0)
-    start = "NOT OK: nuts: The chains disagree. Sample longer. Until then, these numbers"
-    assert result.verdict.startswith(start)
+    assert result.verdict.startswith("NOT OK: nuts: The chains disagree. Sample longer. Until then, these numbers")
     first, second, blank, *_ = str(result).splitlines()  # wrapped, and without the facts of the status
-    assert blank == ""
-    assert f"{first} {second}" == result.verdict
+    assert (f"{first} {second}", blank) == (result.verdict, "")
     assert max(len(first), len(second)) <= 80
     assert "4 chains" not in str(result)
+    assert repr(result).splitlines()[1] == "  NOT OK: nuts: The chains disagree."
+    assert len(result.to_frame()) == len(result.rows())
 
 
 def test_a_reference_with_slight_trouble_still_tells_about_the_others():

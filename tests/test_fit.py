@@ -9,7 +9,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn import nets
-from pyro_bnn.auto.fitting import Plateau
+from pyro_bnn.auto.fitting import Plateau, _variational
 from pyro_bnn.inference.history import History
 from pyro_bnn.inference.svi import StatefulCallback, trend_of
 
@@ -164,6 +164,14 @@ def test_local_reparameterization_is_used_where_it_applies(net, shape, is_local)
 
 
 # --- the plateau --------------------------------------------------------------------------------------------------
+
+
+def test_the_status_of_a_collapsed_fit_says_that_it_ended_on_a_plateau():
+    plateau = Plateau()
+    plateau.is_converged = True
+    status = pb.Status(False, "stopped by a callback after 9 of 20 epochs. Collapsed.", remedy="Start wider.")
+    found = _variational._status(pb.GuidePosterior(print, status), "", plateau, None, None)
+    assert found.message.startswith("stopped on a plateau after 9 of 20 epochs. Collapsed.")
 
 
 def test_the_trend_of_a_straight_line_is_exact():

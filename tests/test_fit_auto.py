@@ -4,6 +4,7 @@ import functools
 import random
 import re
 import time
+import warnings
 
 import numpy as np
 import pyro
@@ -127,7 +128,7 @@ WITHOUT_CHAINS = {
     "learned noise": (
         [],
         {"likelihood": pb.GaussianLikelihood()},
-        r"the noise scale has no prior \(`GaussianLikelihood\(scale=pyro\.distributions\.HalfNormal\(1\.0\)\)`",
+        r"the noise scale has no prior \(`GaussianLikelihood\(pyro\.distributions\.LogNormal\(0\.0, 3\.0\)\)` has",
     ),
     "learned body": ([], {"where": "net.2.*"}, r"parameters that have no prior \(net.0.weight, net.0.bias\)"),
 }
@@ -137,12 +138,16 @@ WITHOUT_CHAINS = {
 def test_a_model_that_is_not_for_chains_gets_a_variational_fit(name, quick, short):
     layers, options, reason = WITHOUT_CHAINS[name]
     model, data = curve(*layers, **options), wave()
-    posterior = pb.fit(model, data, seed=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        posterior = pb.fit(model, data, seed=0)
     assert isinstance(posterior, pb.GuidePosterior)
     assert "The fit is variational, since the " in str(posterior.status)
     assert "3 epochs" in str(posterior.status)
     is_removable = name not in ("transposed convolution", "dropout in draws")
-    assert posterior.status.finding.startswith("Variational inference was used in place of chains, ") == is_removable
+    before_and_after = ["Variational inference is used in place of chains, since the"] * is_removable + ["Not conv"]
+    assert [*map(str.startswith, (str(one.message) for one in caught), before_and_after)] == [True] * len(caught)
+    assert len(caught) == len(before_and_after)
     with pytest.raises(UnsuitableError, match=rf'^method="mclmc" cannot fit this model, since .*{reason}'):
         pb.fit(model, data, method="mclmc", seed=0)
 
@@ -155,7 +160,8 @@ def test_dropout_that_is_off_is_no_obstacle(quick):
 def test_without_a_compiler_the_status_says_so(monkeypatch, short):
     monkeypatch.setenv("CC", "/bin/false")
     model = curve(nn.Linear(1, 7), nn.Tanh(), nn.Linear(7, 1))  # of no other test, whose C would be kept
-    status = str(pb.fit(model, wave(), seed=0).status)
+    with pytest.warns(UserWarning, match="^Variational inference is used in place of chains, since the C compiler"):
+        status = str(pb.fit(model, wave(), seed=0).status)
     assert "The fit is variational, since the C compiler failed" in status
     assert "compile=" not in status
 

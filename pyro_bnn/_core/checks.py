@@ -48,8 +48,8 @@ def got(value: object) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
-def positive(name: str, value: float) -> float:
-    return _number(name, value, "be a finite number above 0", lambda found: 0 < found < math.inf)
+def positive(name: str, value: float, remedy: str = "") -> float:
+    return _number(name, value, "be a finite number above 0", lambda found: 0 < found < math.inf, remedy)
 
 
 def not_negative(name: str, value: float) -> float:

@@ -4,6 +4,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from .names import joined, nearest
+from .signatures import explain_calls
 
 FIT = "call `pyro_bnn.fit(model, (x, y))`"
 PREDICT = "call `pyro_bnn.predict(model, posterior, x)`"
@@ -22,7 +23,7 @@ STATUS = "use `posterior.status.ok`, or call `print(posterior.status)`"
 CONVERGENCE = "call `posterior.diagnose(model, x)`, which returns R-hat and effective sample sizes of chains"
 STATED = "use `status.ok`, or call `print(status)`"
 SAMPLE = "call `predict_distribution(X).sample(num_samples)`"
-ROWS = "call `pandas.DataFrame(comparison.rows())`"
+ROWS = "call `comparison.to_frame()`"
 DISTRIBUTION = "call `predict_distribution(X)`"
 SCORES = "call `prediction.score(y)`, which returns the scores by name"
 WHOLE = f"{DISTRIBUTION}, which returns `total` uncertainty, and its parts `aleatoric` and `epistemic`"
@@ -140,7 +141,7 @@ INSTEAD = {
     "Comparison": {
         "plot": "call `pyro_bnn.plotting.comparison(comparison)`",
         "summary": "call `print(comparison)`",
-        **dict.fromkeys(["df", "frame", "numpy", "to_dict", "to_frame"], ROWS),
+        **dict.fromkeys(["df", "frame", "numpy", "to_dict"], ROWS),
     },
     "BNNRegressor": {
         **dict.fromkeys(["predict_std", "sd", "std"], "call `predict(X, return_std=True)`"),
@@ -160,8 +161,10 @@ INSTEAD = {
 
 
 def explain_missing(module: str) -> None:
-    """If a public module lacks a name, let the error suggest a similar name, or list all names."""
+    """Let errors about a public module's missing names suggest names, and errors about wrong calls show right ones."""
     found = sys.modules[module]
+    for name in found.__all__:
+        setattr(found, name, explain_calls(vars(found)[name]))
 
     def explained(name: str) -> NoReturn:
         plain = name.removeprefix("plot_")  # a prefix in other libraries

@@ -16,6 +16,7 @@ from .._core import checks as _checks
 from .._core.inputs import Inputs, as_inputs, has_shared, num_rows, shapes, take
 from .._core.records import check_numbers, check_state, plain, record
 from .._core.scope import EXCLUSIVE, Stream, eval_mode
+from .._core.signatures import explained
 from ..modelling.model import SITE_PREFIX, BayesianModel, network_values, require_bayesian
 from .guides import as_posterior
 from .posterior import Destination, Draw, Posterior, Saved, restored, saved
@@ -25,6 +26,7 @@ BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 STATISTICS = ("running_mean", "running_var")
 
 
+@explained("refresh_batch_norm(model, posterior, x)")
 def refresh_batch_norm(
     model: BayesianModel,
     posterior: Posterior | Callable[..., object] | Mapping[str, Tensor],

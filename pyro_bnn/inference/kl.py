@@ -25,7 +25,6 @@ from ..scores.uncertainty import RunningMoments
 
 __all__ = ["Divergence", "KLWeight", "blundell", "constant", "divergence", "linear_warmup", "per_weight"]
 
-explain_missing(__name__)
 
 KLWeight = Callable[[int, int, int], float]
 """Function from (epoch, batch, num_batches) to the weight of the KL term. Epochs and batches are counted from 0."""
@@ -245,3 +244,6 @@ def _log_ratio(p: Distribution, q: Distribution, size: int) -> Tensor:
     mask = inside.reshape(inside.shape + (1,) * (draws.dim() - inside.dim()))
     log_q = q.log_prob(torch.where(mask, draws, q.sample((size,))))  # draws from q replace those outside
     return log_p - log_q.masked_fill(~inside, -math.inf)
+
+
+explain_missing(__name__)

@@ -202,7 +202,7 @@ def fit_laplace(
     require_bayesian(model)
     max_iter = _checks.at_least("max_iter", max_iter, 1)
     if dtype not in (None, torch.float32, torch.float64):
-        raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {dtype!r}.")
+        raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {_checks.got(dtype)}.")
     check_fit(progress=progress, seed=seed)
     begin = time.perf_counter()
     if init is not None:

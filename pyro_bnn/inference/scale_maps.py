@@ -17,7 +17,6 @@ from .._core.remedies import explain_missing
 
 __all__ = ["Capped", "LogVariance", "Precision", "ScaleMap", "Softplus"]
 
-explain_missing(__name__)
 
 LARGEST_EXPONENT = 80.0  # slightly below the logarithm of the largest number in single precision
 
@@ -226,3 +225,6 @@ class Precision(ScaleMap):
 
     def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
         torch.rsqrt(parameter, out=out)
+
+
+explain_missing(__name__)

@@ -17,7 +17,6 @@ from .._core.remedies import explain_missing
 
 __all__ = ["NormalMixture", "ScaleMixtureNormal"]
 
-explain_missing(__name__)
 
 Size = torch.Size | list[int] | tuple[int, ...]
 
@@ -274,3 +273,6 @@ def _broadcast(**arguments: float | Tensor) -> tuple[Tensor, ...]:
         names = ", ".join(f"`{name}`" for name in arguments)
         shown = [tuple(value.shape) for value in arguments.values() if isinstance(value, Tensor)]
         raise ValueError(f"{names} must have shapes that fit each other, got {shown}.") from None
+
+
+explain_missing(__name__)

@@ -145,7 +145,7 @@ def mlp(
         raise ValueError(f"`sizes` must name inputs and outputs at least, got {list(sizes)}.")
     first = checked_modules("first", first)
     _require_activation(activation)
-    sizes = [_checks.at_least("sizes", size, 1) for size in sizes]
+    sizes = [_checks.at_least(f"sizes[{position}]", size, 1) for position, size in enumerate(sizes)]
     for num_in, num_out in itertools.pairwise(sizes):
         _checks.in_memory("sizes", num_out, num_in * torch.get_default_dtype().itemsize, "choose fewer")
     layers: list[nn.Module] = []

@@ -50,7 +50,7 @@ def guide(make):
 MODEL = [
     *bad("BayesianModel", model, "net", NOT_AN_OBJECT, "`net` must be a torch.nn.Module, got"),
     *bad("BayesianModel", model, "prior", NOT_AN_OBJECT, "`prior` must be a Prior, such as .*, got"),
-    *bad("BayesianModel", model, "likelihood", NOT_AN_OBJECT, "`likelihood` must be a Likelihood, such as .*, got"),
+    *bad("BayesianModel", model, "likelihood", NOT_AN_OBJECT, "`likelihood` must be a Likelihood, got"),
     *bad("BayesianModel", model, "num_data", NOT_A_COUNT, "`num_data` must be a whole number of at least 1"),
     *bad(
         "BayesianModel",

@@ -13,6 +13,7 @@ from ..._core.processes import Processes
 from ..._core.scope import eval_mode, seeded, warn_of_fit
 from ...inference.mcmc import NotInCError
 from ...inference.posterior import Status
+from ...modelling.likelihoods import GAUSSIAN
 from ...modelling.model import BayesianModel
 
 NUM_TRIED = 32  # heuristic: number of rows on which the network is tested
@@ -41,28 +42,29 @@ class UnsuitableError(ValueError):
         """Return the error for a model that C cannot compute. The user can change the reason if it is the compiler."""
         return cls(error.reason, is_removable=error.is_of_compiler)
 
+    def warn(self) -> None:
+        """Warn before a variational fit of a reason that the user can change."""
+        if self.is_removable:
+            same = '`method="svi"` makes the same fit without this warning'
+            warn_of_fit(f"Variational inference is used in place of chains, since {self}; {same}.", UserWarning)
+
     def instead(self, status: Status, num_networks: int = 1) -> Status:
         """Return the status of a variational fit, with the reason why no chains were run.
 
-        If the time limit was too short, the message begins with this fact. There is a warning, even if the status is
-        ok, in two cases: the limit was too short, or the user can change the reason.
+        If the time limit was too short, the message begins with this fact, of which a warning tells if the status is
+        ok.
         """
         message = f"{status.message.rstrip('.')}. The fit is variational, since {self}."
         if num_networks > 1:
-            remedy = "; a larger time limit would allow it" if self.lacks_time and not self.enough else ""
-            message += f" The {num_networks} networks were not compared, and the first was fitted{remedy}."
-        before, remedy = "Variational inference was used in place of chains", status.remedy
-        if self.enough:
-            before += ", since the time limit was too short"
-            remedy = f"A `time_limit` of {self.enough} s is probably enough for chains."
-            message = f"{before}. {message[0].upper()}{message[1:]}"
-            if status:
-                warn_of_fit(f"{before}. {remedy}", UserWarning)
-        elif self.is_removable:
-            before += f", since {self}"
-            if status:
-                warn_of_fit(f'{before}; `method="svi"` makes the same fit without this warning.', UserWarning)
-        verdict = "" if status else f"{before}. {status.finding}"
+            more = "; a larger time limit would allow it" if self.lacks_time and not self.enough else ""
+            message += f" The {num_networks} networks were not compared, and the first was fitted{more}."
+        if not self.enough:
+            return replace(status, message=message, verdict="" if status else status.finding)
+        short = "Variational inference was used in place of chains, since the time limit was too short."
+        remedy = f"A `time_limit` of {self.enough} s is probably enough for chains."
+        if status:
+            warn_of_fit(f"{short} {remedy}", UserWarning)
+        message, verdict = f"{short} {message[0].upper()}{message[1:]}", "" if status else f"{short} {status.finding}"
         return replace(status, message=message, remedy=remedy, verdict=verdict)
 
 
@@ -74,8 +76,7 @@ def require_suitable(model: BayesianModel, x: Tensor) -> None:
     learned = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     if learned == [NOISE]:
         raise UnsuitableError(
-            f"the noise scale has no prior (`{type(model.likelihood).__name__}(scale=pyro.distributions."
-            "HalfNormal(1.0))` would give it one)",
+            f"the noise scale has no prior (`{GAUSSIAN}` has a weak one)",
             is_removable=True,
         )
     if learned:

@@ -24,7 +24,7 @@ from ...inference.posterior import EnsemblePosterior, warn_unless_ok
 from ...inference.svi import Callback, Data, Execution, OptimizerMaker, ScheduledMaker, whole_data
 from ...modelling.model import BayesianModel, require_bayesian
 from ..choosing import Deadline, UnsuitableError, fit_best
-from ._ensemble import MakeGuide, fit_ensemble
+from ._ensemble import fit_ensemble
 from ._variational import TimeLimit, fit_variational
 
 CHAINS = "Chains (MCLMC), because this network is small enough"  # in the status
@@ -76,7 +76,7 @@ class _Ensemble(_Common, total=False):
     num_members: int | None
     num_workers: int | None
     reset: Callable[[nn.Module], object] | None
-    guide: MakeGuide | None
+    guide: Callable[[BayesianModel], nn.Module] | None
 
 
 @overload
@@ -133,7 +133,7 @@ def fit(
     num_members: int | None = None,
     num_workers: int | None = None,
     reset: Callable[[nn.Module], object] | None = None,
-    guide: nn.Module | MakeGuide | None = None,
+    guide: nn.Module | Callable[[BayesianModel], nn.Module] | None = None,
     optimizer: OptimizerMaker | ScheduledMaker | None = None,
     num_epochs: int | None = None,
     batch_size: int | None = None,
@@ -298,6 +298,7 @@ def fit(
             more_time = f"pass {limit}, or " if error.lacks_time else ""
             message = f'method="mclmc" cannot fit this model, since {error}; {more_time}use method="svi".'
             raise UnsuitableError(message, lacks_time=error.lacks_time, enough=error.enough) from error
+        error.warn()
         reason = error
     if deadline is not None:
         callbacks = [*callbacks, TimeLimit(deadline.at(1.0))]  # begins now, after an attempt to run chains

@@ -301,7 +301,9 @@ def _status(
     before, num_epochs = fitted.status, len(fitted.history.epochs)
     said = f"{num_epochs} epochs, {settings}"
     if before.ok is False and before.remedy != svi.LONGER:
-        return replace(before, message=f"{before.message} ({said})")
+        ended = {"on a plateau": plateau.is_converged, "early": stopping is not None and stopping.is_ended}
+        reason = next((reason for reason, is_so in ended.items() if is_so), "by a callback")
+        return replace(before, message=f"{before.message.replace('by a callback', reason)} ({said})")
     settings, said = settings + before.detail, said + before.detail
     trend = plateau.trend
     if stopping is not None and stopping.is_ended:

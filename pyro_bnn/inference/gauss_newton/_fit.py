@@ -122,7 +122,7 @@ def fit_gauss_newton(
     _checks.one_of("per", per, get_args(Per))
     check_fit(progress=progress, seed=seed)
     if isinstance(prior_precision, str) and prior_precision != EVIDENCE:
-        raise ValueError(f'`prior_precision` must be a number, "evidence" or None, got {prior_precision!r}.')
+        raise ValueError(f'`prior_precision` must be a number, "evidence" or None, got {_checks.got(prior_precision)}.')
     if prior_precision is not None and not isinstance(prior_precision, str):
         _checks.positive("prior_precision", prior_precision)
     check_model(model, structure)

@@ -13,6 +13,7 @@ from pyro.infer.autoguide import (
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from ..._core import checks as _checks
 from ..._core.scope import own_parameters, seeded
 from ..._core.signatures import explained
 from ...modelling.model import BayesianModel
@@ -70,9 +71,11 @@ def auto_guide(
         ['net.bias', 'net.weight']
     """
     if not (isinstance(kind, type) and issubclass(kind, KINDS)):
+        more = "call `auto_guide(AutoNormal, model)`"
+        if isinstance(kind, type) and issubclass(kind, AutoGuide):
+            more = "another guide of Pyro can be passed to `fit_svi` as it is, after one call `guide(x, y)`"
         raise ValueError(
-            f"`kind` must be one of {', '.join(k.__name__ for k in KINDS)}, got {getattr(kind, '__name__', kind)}; "
-            "another guide of Pyro can be passed to `fit_svi` as it is, after one call `guide(x, y)`."
+            f"`kind` must be one of {', '.join(k.__name__ for k in KINDS)}, got {_checks.described(kind)}; {more}."
         )
     low_rank = issubclass(kind, AutoLowRankMultivariateNormal)
     if rank is not None and not low_rank:

@@ -23,6 +23,12 @@ from ._flat import FlatGuide, GaussianGuide
 from ._mean_field import MeanFieldGuide
 from ._saved import FittedGuide, checked_state, made_from, record_of
 
+OWN_FIT = Status(
+    None,
+    "no fit of this guide is known.",
+    remedy="After a loop of your own, plot its losses, and call `predict(..., y=y).score()` with held-out rows.",
+)
+
 
 class GuidePosterior(Posterior):
     """The posterior that a guide approximates. The guide may come from this package or from Pyro, or be a function.
@@ -66,7 +72,7 @@ class GuidePosterior(Posterior):
         if history is not None:
             _checks.kind("history", history, History, "a History")
         self.guide = guide
-        self.status = status if status is not None else Status(None, "no fit of this guide is known.")
+        self.status = status if status is not None else OWN_FIT
         self.history = history if history is not None else History()
 
     @property

@@ -195,7 +195,8 @@ class Modes(Shown):
         """A clause that says how many chains have not explored their modes; empty if all have."""
         bad = self.num_unexplored
         worst = self._stuck or f"R-hat of a chain's halves up to {self._largest_within}, above {LARGEST_WITHIN}"
-        return f"{bad} of {len(self.within)} chains have not explored their modes ({worst})" if bad else ""
+        have = "has not explored its mode" if bad == 1 else "have not explored their modes"
+        return f"{bad} of {len(self.within)} chains {have} ({worst})" if bad else ""
 
     @property
     def _largest_within(self) -> str:

@@ -259,7 +259,7 @@ def fit_nuts(
 def _check_arguments(model: object, sampler: object, init: object, dtype: object, compile: object) -> None:
     _checks.kind("sampler", sampler, Sampler, "a Sampler such as NUTS()")
     if not isinstance(compile, bool) and compile != "auto":
-        raise ValueError(f'`compile` must be True, False or "auto", got {compile!r}.')
+        raise ValueError(f'`compile` must be True, False or "auto", got {_checks.got(compile)}.')
     if not isinstance(init, Init | Posterior | Descent | str) or (isinstance(init, str) and init != "prior"):
         got = _checks.described(init)
         raise ValueError(
@@ -267,7 +267,7 @@ def _check_arguments(model: object, sampler: object, init: object, dtype: object
             f"{got}; wrap a guide in GuidePosterior."
         )
     if dtype not in (None, torch.float32, torch.float64):
-        raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {dtype}.")
+        raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {_checks.got(dtype)}.")
     _checks.function("model", model, "a BayesianModel, or a Pyro model that is called as model(*data)")
     if isinstance(model, type):
         raise ValueError(f"`model` must be a model, got the class {model.__name__}; make an instance.")

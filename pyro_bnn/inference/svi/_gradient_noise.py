@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..._core import checks as _checks
 from ..._core.copies import copied
 from ..._core.scope import seeded
+from ..._core.signatures import explained
 from ..._core.summary import Shown, Summary, counted
 from ...modelling.model import BayesianModel
 from ..estimators import Estimator
@@ -69,6 +70,7 @@ class GradientNoise(Shown):
         return "\n".join(lines)
 
 
+@explained("gradient_noise(model, guide, x, y)")
 def gradient_noise(
     model: BayesianModel,
     guide: nn.Module | GuidePosterior,

@@ -88,7 +88,7 @@ def natural_gradient(
         [2.0, 0.0]
     """
     if _checks.positive("lr", lr) > 1:
-        raise ValueError(f"`lr` is a fraction of a Newton step, at most 1, got {lr!r}; 0.1 is the default.")
+        raise ValueError(f"`lr` is a fraction of a Newton step, at most 1, got {_checks.got(lr)}; 0.1 is the default.")
     for name, value in (("momentum", momentum), ("hessian_decay", hessian_decay)):
         if not 0 <= _checks.as_float(value) < 1:
             raise ValueError(f"`{name}` must be at least 0 and below 1, got {_checks.got(value)}.")

@@ -66,7 +66,7 @@ class Execution:
                 "gradients over a whole data set; use torch.bfloat16, which has float32's range."
             )
         if self.autocast not in (None, torch.bfloat16):
-            raise ValueError(f"`autocast` must be torch.bfloat16 or None, got {self.autocast}.")
+            raise ValueError(f"`autocast` must be torch.bfloat16 or None, got {_checks.got(self.autocast)}.")
         if self.cuda_graph and self.processes.are_many:
             raise ValueError("steps of several processes cannot be recorded; leave `cuda_graph` out.")
 

@@ -125,6 +125,7 @@ def auto(task: Task) -> Fitted:
             seed=task.seed,
         )
     except UnsuitableError as error:
+        error.warn()
         fitted = svi(task)
         fitted.posterior.status = error.instead(fitted.posterior.status, len(task.designs))
         return fitted

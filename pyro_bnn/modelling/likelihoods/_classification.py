@@ -84,9 +84,9 @@ class CategoricalLikelihood(_ClassLikelihood):
     def check_values(self, output: Tensor, y: Tensor) -> None:
         num_classes = output.shape[-1]
         if self.has_row_weights:  # joined with weights, labels are floating point
-            if not bool((y == y.floor()).all()):
-                raise ValueError(f"class labels must be whole numbers, got {y[y != y.floor()][:3].tolist()}.")
+            require_classes(y)
             y = y.long()
+        require_classes(y)
         if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
             raise ValueError(f"class labels must be integers, got {y.dtype}; convert with `y.long()`.")
         low, high = map(int, y.aminmax())
@@ -138,6 +138,7 @@ class BernoulliLikelihood(_ClassLikelihood):
     def check_values(self, output: Tensor, y: Tensor) -> None:
         if y.is_complex():
             raise ValueError(f"targets of BernoulliLikelihood must be 0 or 1, got {y.dtype}; convert with `y.real`.")
+        require_classes(y)
         if not bool(((y == 0) | (y == 1)).all()):
             raise ValueError(
                 f"targets of BernoulliLikelihood must be 0 or 1, got {y.min():g} to {y.max():g}; "
@@ -146,6 +147,14 @@ class BernoulliLikelihood(_ClassLikelihood):
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         return super().as_targets(y, dtype).to(dtype)
+
+
+def require_classes(y: Tensor) -> None:
+    """Raise if targets have fractions."""
+    fractions = y[y != y.floor()] if y.is_floating_point() else y[:0]
+    if len(fractions):
+        got = f"got numbers such as {float(fractions[0]):.3g}"
+        raise ValueError(f"`y` must hold classes, {got}; for numbers use GaussianLikelihood.")
 
 
 def _checked_weights(weights: object) -> Tensor:
@@ -229,10 +238,11 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
         return 1
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
+        require_classes(y)
         if y.is_complex() or y.dtype == torch.bool or (y.is_floating_point() and not self.has_row_weights):
             raise ValueError(f"targets of Ordinal must be integers, got {y.dtype}; convert with `y.long()`.")
         low, high = map(float, y.aminmax())
-        if low < 0 or high >= self.num_classes or bool((y != y.long()).any()):
+        if low < 0 or high >= self.num_classes:
             raise ValueError(
                 f"targets of Ordinal must be whole numbers from 0 to {self.num_classes - 1}, got values from {low:g} "
                 f"to {high:g}; count classes from 0, or raise `num_classes`."

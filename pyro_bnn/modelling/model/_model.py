@@ -272,11 +272,10 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
 def _require_likelihood(value: object) -> None:
     if not isinstance(value, Likelihood):
         got = repr(value) if isinstance(value, str) else _checks.described(value)
-        call = nearest_call(value)
-        raise ValueError(
-            "`likelihood` must be a Likelihood, such as GaussianLikelihood(0.5) for noise of sd 0.5 or "
-            f"CategoricalLikelihood() for classes, got {got}{f'; write {call}' if call else ''}."
+        call = (
+            nearest_call(value) or "GaussianLikelihood(0.5) for noise of sd 0.5 or CategoricalLikelihood() for classes"
         )
+        raise ValueError(f"`likelihood` must be a Likelihood, got {got}; write {call}.")
 
 
 def random_paths(model: BayesianModel) -> set[str]:

@@ -15,7 +15,7 @@ from ..._core.devices import reads_wait
 from ..._core.inputs import Inputs, Shared, has_shared, leaves, named_leaves, num_rows, shapes
 from ..._core.reuse import Memory
 from ..._core.summary import counted
-from ..likelihoods import CategoricalLikelihood, Likelihood
+from ..likelihoods import CategoricalLikelihood, Likelihood, require_classes
 
 Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]]
 """Takes ``{site: value}`` and a call's number of rows; returns a context for the call."""
@@ -74,6 +74,8 @@ def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: 
         )
     if tuple(y.shape) != tuple(expected):
         remedy, is_classes = _checks.reshaped(y, expected), isinstance(likelihood, CategoricalLikelihood)
+        if is_classes and not likelihood.has_row_weights:
+            require_classes(y)
         if not remedy and is_classes and y.dim() == len(expected) + 1:
             remedy = ", one class number a row; call `y.argmax(-1)` if the rows are one-hot"
         elif y.dim() == len(expected) == 2 and not likelihood.has_row_weights:

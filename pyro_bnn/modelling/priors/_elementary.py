@@ -24,7 +24,7 @@ class _ScalePrior(Prior):
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        _checks.positive("scale", self.scale)
+        _checks.positive("scale", self.scale, f", as in {type(self).__name__}(1.0)")
 
     def _scale(self, parameter: Tensor) -> Tensor:
         return scale_like("scale", self.scale, parameter)

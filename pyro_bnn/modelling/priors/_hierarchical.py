@@ -185,7 +185,7 @@ class LearnedNormalPrior(HierarchicalPrior):
     per: Per = "layer"
 
     def __post_init__(self) -> None:
-        _checks.positive("scale", self.scale)
+        _checks.positive("scale", self.scale, f", as in {type(self).__name__}(1.0)")
         _checks.one_of("per", self.per, PER)
 
     def learned(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, Tensor]:

@@ -225,7 +225,6 @@ def summarise(predictions: Mapping[str, Prediction], seeds: Sequence[int]) -> di
 
 
 Model = BayesianModel | Callable[..., object]
-Entry = Posterior | Callable[..., object] | tuple[Model, Posterior]
 
 
 EXAMPLE = 'compare(model, {"nuts": exact, "mean-field": posterior}, x)'
@@ -234,7 +233,7 @@ EXAMPLE = 'compare(model, {"nuts": exact, "mean-field": posterior}, x)'
 @explained(EXAMPLE)
 def compare(
     model: Model,
-    posteriors: Mapping[str, Entry],
+    posteriors: Mapping[str, Posterior | Callable[..., object] | tuple[Model, Posterior]],
     x: Inputs,
     *,
     y: Tensor | None = None,

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 from ..._core import checks as _checks
 from ..._core.inputs import Inputs
@@ -14,6 +15,9 @@ from ..._core.remedies import Advised
 from ..._core.summary import WIDTH, Number, Shown, Summary, counted
 from ...inference.posterior import Status
 from ...scores.uncertainty import Prediction
+
+if TYPE_CHECKING:
+    import pandas
 
 SD = (
     "Standard deviations (sd) are root mean squares over points. A ratio is that of two root mean squares; in brackets "
@@ -204,9 +208,13 @@ class Comparison(Advised, Shown):
         doubts = {self._first: "these numbers do not tell how good the other methods are."}
         return [
             _problem(name, status, SMALL if status.is_slight else doubts.get(name, NO_VERDICT))
-            for name, status in {self._first: self.status, **self.others}.items()
-            if not status
+            for name, status in self._bad.items()
         ]
+
+    @property
+    def _bad(self) -> dict[str, Status]:
+        """The statuses that are bad or unknown."""
+        return {name: status for name, status in {self._first: self.status, **self.others}.items() if not status}
 
     @property
     def differences(self) -> str:
@@ -256,12 +264,18 @@ class Comparison(Advised, Shown):
         }
 
     def _summary(self) -> Summary:
+        """Return what is wrong with each method in brief, and the pairs with the first method."""
         rows = [
             (region, pair.method, *map(Number, texts))
             for region, (_, pairs) in self._regions.items()
             for pair, *texts in zip(pairs, *cells_of(pairs).values(), strict=True)
         ]
-        return Summary(self._title(), rows=rows, header=("region", "method", *self.pairs[0].scores))
+        return Summary(
+            self._title(),
+            [_in_brief(*bad) for bad in self._bad.items()],
+            rows,
+            header=("region", "method", *self.pairs[0].scores),
+        )
 
     def _notebook_summary(self) -> Summary:
         rows, names = [], dict[str, None]()
@@ -293,11 +307,15 @@ class Comparison(Advised, Shown):
                 rows.append(named | asdict(estimate))
         return rows
 
-    def to_csv(self, path: str | Path) -> None:
-        """Write :meth:`rows` as CSV."""
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return :meth:`rows` as a data frame."""
         import pandas  # imported late: importing takes long
 
-        pandas.DataFrame(self.rows()).to_csv(_checks.file_to_write("path", path), index=False, na_rep="nan")
+        return pandas.DataFrame(self.rows())
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write :meth:`rows` as CSV."""
+        self.to_frame().to_csv(_checks.file_to_write("path", path), index=False, na_rep="nan")
 
     def to_json(self, path: str | Path) -> None:
         """Write the scores of methods and pairs as JSON, with null for numbers that are not finite."""
@@ -311,7 +329,12 @@ class Comparison(Advised, Shown):
 
 def _problem(name: str, status: Status, doubt: str) -> str:
     until = "" if status.ok is None else f" Until then, {doubt}"
-    return f"{status.label}: {name}: {f'{status.finding} {status.remedy}'.rstrip()}{until}"
+    return f"{_in_brief(name, status)} {status.remedy}".rstrip() + until
+
+
+def _in_brief(name: str, status: Status) -> str:
+    """Return the first problem; `status` has all."""
+    return f"{status.label}: {name}: {status.finding.partition(' Also, ')[0]}"
 
 
 def _wrapped(lines: Sequence[str]) -> str:

@@ -101,8 +101,9 @@ class Prediction(Advised, Shown, ABC):
         if len(self) > len(head) or len(head.columns) > len(names):
             shown = "row" if len(head) == 1 else f"{len(head)} rows"
             notes.append(f"first {shown}; `prediction.to_frame()` has all rows and columns:")
-        rows = [*zip(head.index, *(head[name].tolist() for name in names), strict=True)]
-        return Summary(title, notes, rows, ("row", *names))
+        cut = ("...",) * (len(head.columns) > len(names))
+        rows = [(*row, *cut) for row in zip(head.index, *(head[name].tolist() for name in names), strict=True)]
+        return Summary(title, notes, rows, ("row", *names, *cut))
 
     def _axes_in_words(self) -> str:
         """Describe a row's axes, such as "10 classes"."""
