@@ -242,7 +242,7 @@ def test_the_picture_of_chains_shows_what_each_chain_predicts(is_class):
     of_all = torch.stack([0 * average, average]) if found is None else found.interval(0.9)[:, rows, 0] - average
     np.testing.assert_allclose(ends, of_all.T, rtol=1e-6)
     names = [text.get_text() for text in picture.ax.get_legend().get_texts()]
-    assert names == ["one chain", "average of the chains" if is_class else "90 % interval of all chains"]
+    assert names == ["one chain", "average" if is_class else "90 % interval"]
 
 
 @pytest.mark.parametrize(

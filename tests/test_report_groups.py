@@ -144,7 +144,11 @@ def test_few_rows_do_not_say_whether_probabilities_are_calibrated_or_a_class_is_
     probs = torch.nn.functional.one_hot(y, 2) * 0.8 + 0.1
     subject = classifier(probs, y, torch.full((8, 2), 0.5))
     [calibration], [tile] = calibration_section(subject).verdicts, calibration_section(subject).tiles
-    assert tile.value == "too few rows to tell"
+    assert (tile.value, tile.is_unclear) == ("10.0 %", True)
+    assert tile.remark.startswith("too few rows to judge; ")
+    page = page_of("", "", Headline(""), [], [calibration_section(subject)])
+    assert '<dd class="value unclear">' in page
+    assert "<td>\N{MINUS SIGN}0.100</td>" in page  # below "confidence minus accuracy", as in the text
     assert "mean confidence minus accuracy is -10.0 ± 10.6 points" in calibration.text
     assert calibration.text.endswith("On average, the probabilities are right within chance.")
     assert (calibration.level, calibration.short) == ("note", "too few rows to judge the calibration")

@@ -104,7 +104,8 @@ def test_trees_with_as_few_mistakes_but_better_probabilities_are_named(power, is
     found = replace(found, evaluation=evaluation, baselines={**found.baselines, **trees})
     verdict = verdict_on(accuracy_section(Measured(classified=found)), "Trees of scikit-learn")
     assert verdict.short.startswith("gradient-boosted trees predict better (NLL ") == is_found
-    assert verdict.is_beaten == is_found
+    assert (verdict.relation, verdict.is_beaten) == ("beaten in NLL by", False)
+    assert verdict.rivals == ((TREES,) if is_found else ())
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])

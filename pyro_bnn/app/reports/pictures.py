@@ -19,7 +19,7 @@ from ..numbers import percent
 
 LARGEST_DRAWING = 120_000  # heuristic: bytes of a vector drawing; a larger one becomes an image of pixels
 MOST_TICKS = 5  # intervals between the ticks of an axis
-NARROW = 0.5  # share of the width of a figure; an axis that is shorter has at most three ticks
+NARROW = 0.5  # share of the width of a figure; an axis that is shorter has two ticks
 THOUSANDS, MANY = 1e4, 1e5  # ticks of axes that reach these numbers are such as 20,000 and 200k
 MOST_DRAWN = 100  # largest number of rows in a picture of intervals
 
@@ -39,7 +39,11 @@ def readable(ax: Any) -> Any:
                 continue
             is_narrow = name == "x" and each.get_position().width < NARROW
             each.locator_params(name, nbins=2 if is_narrow else MOST_TICKS)
-            largest = max(map(abs, axis.get_view_interval()))
+            low, high = axis.get_view_interval()
+            if is_narrow:  # the first tick and the last one, whose labels have space
+                ticks = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
+                axis.set_ticks(ticks[:: max(1, len(ticks) - 1)])
+            largest = max(map(abs, (low, high)))
             if largest >= THOUSANDS:
                 axis.set_major_formatter(_in_thousands if largest >= MANY else "{x:,.0f}")
     return ax

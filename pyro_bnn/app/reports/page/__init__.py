@@ -140,10 +140,9 @@ def page_of(
         lstrip_blocks=True,
     )
     environment.filters |= {"count": "{:,}".format, "percent": percent, "plural": counted, "form": format}
-    environment.filters |= {"number": number, "with_error": with_error}
-    environment.filters |= {"together": lambda text: unbroken(together(text)), "unbroken": unbroken}
+    environment.filters |= {"together": lambda text: unbroken(minus(together(text))), "unbroken": unbroken}
+    environment.filters |= {"number": lambda *value: minus(number(*value)), "with_error": with_error}
     num_faults = sum(verdict.level != "good" for verdict in verdicts)  # they come first
-    num_shown = num_faults or len(verdicts)
     return environment.get_template("page.html").render(
         title=title,
         level=level_of(verdicts),
@@ -151,12 +150,19 @@ def page_of(
         model=model,
         headline=headline,
         rule=RULE,
-        verdicts=verdicts[:num_shown],
-        right=verdicts[num_shown:],
+        verdicts=verdicts[:num_faults],
+        right=verdicts[num_faults:],
         sections=sections,
     )
 
 
+def minus(text: str) -> str:
+    """Return a text in which negative numbers have a minus sign instead of a hyphen; dates and ranges do not change."""
+    return re.sub(r"(?<![\w.)-])-(?=[\d.])", "\N{MINUS SIGN}", text)
+
+
 def unbroken(text: str) -> Markup:
-    """Return a text as HTML in which no line ends within an option such as ``--time-limit``."""
-    return Markup(re.sub(r"(?<![\w-])--[a-z][a-z-]*", r"<span class=option>\g<0></span>", str(escape(text))))
+    """Return a text as HTML in which no line ends within an option such as ``--time-limit``, or within a date."""
+    return Markup(
+        re.sub(r"(?<![\w-])--[a-z][a-z-]*|\b\d{4}-\d\d-\d\d\b", r"<span class=option>\g<0></span>", str(escape(text)))
+    )

@@ -32,9 +32,10 @@ def calibration_section(subject: Subject) -> Section | None:
     found = calibration_of(probs, y, seed=subject.seed)
     num_points, error = max(1, min(NUM_BINS, len(y) // MIN_INPUTS)), percent(found["error"])
     verdict = of_calibration(found, is_calibrated=subject.classified.calibration is not None)
-    value = {"good": "within chance", "unclear": "too few rows to tell"}.get(verdict.word, error)
+    value, is_unclear = "within chance" if verdict.word == "good" else error, verdict.word == "unclear"
     bins = metrics.calibration_bins(probs, y, num_bins=num_points, equal_mass=True).joined(MIN_INPUTS)
     gap = "mean gap between confidence and accuracy" if value == error else error
+    gap = "too few rows to judge" if is_unclear else gap
     remark = f"{gap}; chance alone gives up to {percent(found['limit'])}"
     columns = zip(*(part.tolist() for part in (bins.counts, bins.confidence, bins.accuracy)), strict=True)
     return Section(
@@ -52,7 +53,7 @@ def calibration_section(subject: Subject) -> Section | None:
             "bins": [*columns],
         },
         (verdict,),
-        (Tile("Calibration error", value, remark),),
+        (Tile("Calibration error", value, remark, is_unclear=is_unclear),),
     )
 
 

@@ -168,11 +168,10 @@ def _curve(curve: Dependence, others: Sequence[Dependence]) -> Drawing:
 
 
 MOST_SURPRISES = 10  # rows in the table
-MOST_INPUTS = 4  # inputs of a row: those on which the predictions depend most
+MOST_INPUTS = 3  # inputs of a row: those on which the predictions depend most
 LONGEST_INPUT = 24  # letters of an input
 LONGEST_NUMBER = 12  # letters of a number with decimals, such as -1.23457e-05
 LARGE = 1e4  # smallest number in the file that gets commas, since smaller ones may be years
-MOST_CLASSES = 3  # classes of a row with their probabilities
 
 
 def surprises_section(subject: Subject) -> Section | None:
@@ -264,7 +263,7 @@ def _of_classes(found: Classified, rows: Sequence[int]) -> list[tuple[list[str],
     cells = []
     for row in rows:
         probs, label = found.prediction.probs[row], int(found.y[row])
-        order = probs.argsort(descending=True)[:MOST_CLASSES].tolist()
-        predicted = ", ".join(f"{found.classes[i]}: {percent(float(probs[i]))}" for i in order)
-        cells.append(([found.classes[label], predicted, percent(float(probs[label]))], order[0] != label))
+        most = int(probs.argmax())
+        largest, own = (percent(float(probs[i])) for i in (most, label))
+        cells.append(([found.classes[label], f"{found.classes[most]}: {largest}", own], most != label))
     return cells

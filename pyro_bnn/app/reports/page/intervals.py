@@ -83,6 +83,7 @@ def intervals_section(subject: Subject) -> Section | None:
                 percent(headline["held"]),
                 f"of {len(found.y):,} observed values of {found.title}; chance gives "
                 f"{percent(headline['limits'][0])} to {percent(headline['limits'][1])}",
+                is_unclear=of_widths.word == "unclear",
             ),
         ),
         usable=""  # the verdict that is named says it

@@ -75,6 +75,7 @@ class Tile:
     name: str
     value: str
     remark: str
+    is_unclear: bool = False  # whether rows are too few to judge the number, which is then grey
 
 
 @dataclass(frozen=True)
@@ -156,8 +157,9 @@ def first_line(verdicts: Sequence[Verdict], scores: str) -> Headline:
     word = usability(verdicts)
     faults = [verdict for verdict in in_order(verdicts) if verdict.level != "good"]
     num_named = max(MOST_NAMED, sum(fault.is_cause or fault.level == "problem" for fault in faults))
-    others = len(faults) - num_named
-    reasons = [CAUSE * _explains(fault, faults) + fault.short for fault in faults[:num_named]]
+    named = [fault for fault in faults if fault.about != "weights"][:num_named]  # weights are a detail
+    others = len(faults) - len(named)
+    reasons = [CAUSE * _explains(fault, faults) + fault.short for fault in named]
     reasons += [counted(others, "more note")] * (others > 0)
     untold = [verdict.short for verdict in verdicts if verdict.level == "good" and verdict.word == "unclear"]
     known = "; ".join(filter(None, [scores, *untold]))

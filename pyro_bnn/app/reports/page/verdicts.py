@@ -260,8 +260,9 @@ def _of_errors(found: Classified | Regressed, other: str) -> list[Verdict]:
             better,
         ),
     )
-    is_beaten = verdict.level == "note"
-    return [replace(verdict, is_beaten=is_beaten, rivals=(other,) if is_beaten else (), relation="beaten by")]
+    is_worse, is_beaten = verdict.level == "note", not is_tied and gain < 0
+    relation = "beaten by" if is_beaten else "beaten in NLL by"
+    return [replace(verdict, is_beaten=is_beaten, rivals=(other,) if is_worse else (), relation=relation)]
 
 
 def ways_of(found: Classified | Regressed) -> dict[str, Any]:
