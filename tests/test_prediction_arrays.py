@@ -48,10 +48,9 @@ def test_lists_and_arrays_choose_rows():
         whole[NUM_ROWS]
 
 
-def test_probabilities_and_values_may_come_from_pandas_or_be_one_number():
+def test_probabilities_may_come_from_pandas():
     prediction, series = numbers(), pandas.Series([0.1, 0.9], index=[3, 4])
     assert torch.equal(prediction.quantile(series), prediction.quantile([0.1, 0.9]))
-    assert torch.equal(prediction.cdf(0.5), prediction.cdf(torch.full((NUM_ROWS, 1), 0.5)))
 
 
 def test_the_batches_of_a_loader_all_have_targets_or_none():

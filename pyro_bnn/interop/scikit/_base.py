@@ -138,7 +138,9 @@ class BNNEstimator(Advised, Settings):
                 raise ValueError(f"`activation` must be {names} or a function that makes one, got {activation!r}{hint}")
             activation = ACTIVATIONS[activation]
         if hidden is not None:
-            sizes = [hidden] if _checks.is_number(hidden) else _checks.items("hidden_layer_sizes", hidden, SIZES)
+            sizes: list[Any] = (
+                [hidden] if _checks.is_number(hidden) else _checks.items("hidden_layer_sizes", hidden, SIZES)
+            )
             hidden = tuple(_checks.at_least("hidden_layer_sizes", size, 1) for size in sizes)
         choices = choices if self.method == "auto" else [replace(DEFAULT, likelihood=default)]
         return open_designs(choices, hidden=hidden, activation=activation, prior=self.prior, likelihood=likelihood)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -257,7 +257,8 @@ def weight_density(
     ax.axvline(0, color=BLACK, linewidth=1, linestyle=DASHES[2], label="zero")
     ax.set_ylim(0, 1.35 * float(density.max()))  # leaves space for the legend; cuts off a prior's spike at zero
     if prior is not None:
-        at, inside = torch.zeros_like(grid), prior.support.check(grid)
+        at, support = torch.zeros_like(grid), cast(Any, prior.support)
+        inside = support.check(grid)
         at[inside] = prior.log_prob(grid[inside]).exp().detach().to(at)
         ax.plot(grid.numpy(), at.numpy(), linestyle=DASHES[1], color=VERMILION, label="prior")
     ratio = float(decibel(torch.tensor(abs(loc) / scale, dtype=torch.float64)))

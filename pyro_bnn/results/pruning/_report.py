@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ..._core.inputs import as_targets
+from ..._core.inputs import as_inputs, as_targets
 from ..._core.summary import Shown, Summary, counted
 from ...modelling.model import BayesianModel
 from ...scores.uncertainty import Prediction
@@ -151,7 +151,8 @@ def snr_report(
     fractions = [_checks.number("fractions", fraction) for fraction in fractions]
     if not fractions:
         raise ValueError("`fractions` must name at least one share of weights to remove, got none.")
-    y, seed = as_targets("y", y, model.like), new_seed(seed)
+    x, y = as_inputs("x", x, model.like), as_targets("y", y, model.like)
+    seed = new_seed(seed)
     rows = []
     for fraction in fractions:
         posterior = prune(guide, fraction=fraction, per=per, where=where)

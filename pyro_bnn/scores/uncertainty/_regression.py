@@ -230,7 +230,7 @@ class RegressionPrediction(Prediction):
 
     def _aligned(self, y: Tensor) -> Tensor:
         expected, wanted = self.mean.shape, f"`y` must have shape (..., {', '.join(map(str, self.mean.shape))})"
-        y = y if isinstance(y, Tensor) else as_targets("y", [y] if _checks.is_number(y) else y, self.mean)
+        y = y if isinstance(y, Tensor) else as_targets("y", y, self.mean)
         _checks.finite("y", y)
         if y.is_complex():
             raise ValueError(f"`y` must be real, got {y.dtype}; call `y.real`.")
