@@ -76,7 +76,7 @@ def drawn_targets(prediction: RegressionPrediction, measure: Callable[[Tensor], 
 
 
 def limits_by_draws(
-    prediction: RegressionPrediction, intervals: Sequence[Tensor], *, seed: int = 0
+    prediction: RegressionPrediction, intervals: Sequence[Tensor | tuple[Tensor, Tensor]], *, seed: int = 0
 ) -> list[tuple[float, float]]:
     """Return, for each of `intervals`, limits of the share inside: right predictions keep them with `CHANCE`."""
 

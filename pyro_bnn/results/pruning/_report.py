@@ -151,13 +151,13 @@ def snr_report(
     fractions = [_checks.number("fractions", fraction) for fraction in fractions]
     if not fractions:
         raise ValueError("`fractions` must name at least one share of weights to remove, got none.")
-    x, y = as_inputs("x", x, model.like), as_targets("y", y, model.like)
+    inputs, y = as_inputs("x", x, model.like), as_targets("y", y, model.like)
     seed = new_seed(seed)
     rows = []
     for fraction in fractions:
         posterior = prune(guide, fraction=fraction, per=per, where=where)
-        ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, batch_size=batch_size, seed=seed)
-        mean = predict_point(model, posterior.median(), x, y=y, batch_size=batch_size)
+        ensemble = predict(model, posterior, inputs, y=y, num_samples=num_samples, batch_size=batch_size, seed=seed)
+        mean = predict_point(model, posterior.median(), inputs, y=y, batch_size=batch_size)
         pruned = mean_field(posterior)
         removed = [ratio[~pruned.kept(site)] for site, ratio in signal_to_noise(guide).items()]
         threshold = max((float(part.max()) for part in removed if len(part)), default=0.0)

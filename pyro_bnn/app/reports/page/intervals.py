@@ -110,7 +110,7 @@ def _coverage(found: Regressed, *, seed: int) -> list[dict[str, Any]]:
         {
             "level": level,
             "promised": promised[i],
-            "held": metrics.interval_coverage(*intervals[i], found.y),
+            "held": metrics.interval_coverage(intervals[i][0], intervals[i][1], found.y),
             "limits": limits[i],
             "width": float((intervals[i][1] - intervals[i][0]).mean()),
         }
