@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ..._core.inputs import as_inputs, as_targets
+from ..._core.inputs import Inputs, as_inputs, as_targets
 from ..._core.summary import Shown, Summary, counted
 from ...modelling.model import BayesianModel
 from ...scores.uncertainty import Prediction
@@ -103,7 +103,7 @@ class PruningReport(Shown):
 def snr_report(
     model: BayesianModel,
     guide: Gaussians,
-    x: Tensor,
+    x: Inputs,
     y: Tensor,
     *,
     fractions: Sequence[float] = FRACTIONS,
