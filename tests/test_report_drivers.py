@@ -126,9 +126,10 @@ def test_a_column_with_one_value_in_the_test_rows_has_no_known_effect():
     twice = replace(found, columns=[first, first, *others])
     shown = section_of(twice).values["picture"]
     assert [ax.get_xlabel() for ax in shown.ax.figure.axes] == ["RMSE"]  # the other bars would be equal
-    raised = replace(found, columns=[replace(first, epistemic=2 * found.epistemic), first, *others])
+    raised = replace(found, columns=[replace(first, name="$_{x$", epistemic=2 * found.epistemic), first, *others])
     shown = section_of(raised).values["picture"]
     assert [ax.get_xlabel() for ax in shown.ax.figure.axes] == ["RMSE", "epistemic sd"]
+    assert str(shown)  # a name with signs of formulas is drawn as it is
     assert {bar.get_x() for bar in shown.ax.patches} == {found.score}  # bars start at the score before shuffling
     assert (values["constant"], values["no_effect"], len(values["shown"])) == ("input 1", "input 2", 1)
     assert "input 1" not in values["conclusion"]

@@ -117,10 +117,10 @@ def _predicted(run: Trained, x: Tensor, inputs: Tensor, part: slice) -> tuple[st
         assert components is not None
         parts = components.mean
     draws = parts.cpu().double().unflatten(1, (len(inputs), len(x))).mean(2)  # (S, G, outputs or classes)
-    means = draws.mean(0)
-    most = int((means.amax(0) - means.amin(0)).argmax())
+    shown = int((draws.mean(0).amax(0) - draws.mean(0).amin(0)).argmax())
+    if len(target.classes) == 2:
+        shown = int(run.rows.y_train.bincount(minlength=2).argmin())
     if target.is_class:
-        rare = int(run.rows.y_train.bincount(minlength=target.size).argmin()) if target.size == 2 else most
-        return f"probability of {target.classes[rare]}", draws[..., rare]
-    name = target.name if target.size == 1 else f"{target.name} {most + 1}"
-    return name, target.mean[most] + target.scale[most] * draws[..., most]
+        return f"probability of {target.classes[shown]}", draws[..., shown]
+    name = target.name if target.size == 1 else f"{target.name} {shown + 1}"
+    return name, target.mean[shown] + target.scale[shown] * draws[..., shown]

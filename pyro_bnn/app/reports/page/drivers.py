@@ -57,10 +57,7 @@ def drivers_section(subject: Subject) -> Section | None:
         "has_doubt": has_doubt(found, measured[:MOST_SHOWN]),
         "num_permutations": NUM_PERMUTATIONS,
         "most_rows": MOST_ROWS,
-        "curves": [
-            (curve, _curve(curve, [other for other in curves if other.output == curve.output]), _in_words(curve))
-            for curve in curves
-        ],
+        "curves": [(each, _curve(each, [c for c in curves if c.output == each.output])) for each in curves],
         "split_by": "".join(driver.name for driver in varying if driver.name == subject.config.split_by),
         "level": LEVEL,
     }
@@ -118,21 +115,10 @@ def _bars(before: Drivers, drivers: Sequence[Driver], labels: tuple[str, str]) -
         ax.axvline(start, color="black", linewidth=1, linestyle="--")
         left, right = ax.get_xlim()
         ax.set_xlim(min(left, (1 - CLEAR) * start), max(right, 1.02 * start))  # small changes look small
-        ax.set_yticks(range(len(drivers)), names if kind == "score" else [])
+        ax.set_yticks(range(len(drivers)), names if kind == "score" else [], parse_math=False)
         ax.set(xlabel=label.replace("mutual ", "mutual\n"))  # half of the picture is narrow
         ax.invert_yaxis()
     return Drawing(axes[0])
-
-
-def _in_words(curve: Dependence) -> str:
-    """Return the lowest and the highest prediction, with their values in the column."""
-    order = sorted(range(len(curve.values)), key=curve.means.__getitem__)
-    return in_series(
-        [
-            f"{number(curve.means[i])} ({number(curve.lows[i])} to {number(curve.highs[i])}) for {curve.words[i]}"
-            for i in (order[0], order[-1])
-        ]
-    )
 
 
 def _curve(curve: Dependence, others: Sequence[Dependence]) -> Drawing:
