@@ -8,7 +8,7 @@ import pandas
 
 from ....results import plotting
 from ...config import LEVEL
-from ...numbers import in_series, number, percent, six_digits, with_error
+from ...numbers import decimals_of, in_series, number, percent, six_digits, with_error
 from ..drivers import MOST_COLUMNS, MOST_ROWS, NUM_PERMUTATIONS, Driver, Drivers
 from ..pictures import Drawing, panels
 from ..scores import MUCH_WORSE
@@ -32,13 +32,14 @@ def drivers_section(subject: Subject) -> Section | None:
     if found is None or not varying:
         return None
     measured = [driver for driver in varying if has_effect(found, driver)]
+    digits = max((decimals_of(driver.score - found.score, driver.error) for driver in measured), default=0)
     is_class = subject.classified is not None
     names = names_of(is_class=is_class)
     values = {
         "score": names[0],
         "doubt": names[1],
         "cells": lambda driver: [
-            with_error(driver.score - found.score, driver.error, "+"),
+            with_error(driver.score - found.score, driver.error, "+", digits=digits),
             number(driver.epistemic),
         ],
         "before": found,
