@@ -32,7 +32,7 @@ def drivers_section(subject: Subject) -> Section | None:
     if found is None or not varying:
         return None
     measured = [driver for driver in varying if has_effect(found, driver)]
-    digits = max((decimals_of(driver.score - found.score, driver.error) for driver in measured), default=0)
+    digits = min((decimals_of(driver.score - found.score, driver.error) for driver in measured), default=0)
     is_class = subject.classified is not None
     names = names_of(is_class=is_class)
     values = {
