@@ -138,6 +138,9 @@ def test_short_chains_whose_halves_agree_need_no_longer_sampling(is_slight):
     trees = Verdict("note", "baseline", "beaten by trees", "", "")
     assert [each.level for each in calmed([verdict, trees])] == ["good", "note"]  # nothing that chains can cause
     assert calmed([verdict, few]) == [verdict, few]
+    idle = replace(trees, about="weights")
+    assert calmed([idle])[0].level == "good"
+    assert first_line([few, idle], "").reasons == "Too few rows to judge the intervals; 1 more note."
 
 
 @pytest.mark.parametrize(
