@@ -110,11 +110,11 @@ def _coverage(found: Regressed, *, seed: int) -> list[dict[str, Any]]:
         {
             "level": level,
             "promised": promised[i],
-            "held": metrics.interval_coverage(low, high, found.y),
+            "held": metrics.interval_coverage(intervals[i][0], intervals[i][1], found.y),
             "limits": limits[i],
-            "width": float((high - low).mean()),
+            "width": float((intervals[i][1] - intervals[i][0]).mean()),
         }
-        for i, (level, (low, high)) in enumerate(zip(LEVELS, intervals, strict=True))
+        for i, level in enumerate(LEVELS)
     ]
 
 
