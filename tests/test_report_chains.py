@@ -132,12 +132,15 @@ def test_short_chains_whose_halves_agree_need_no_longer_sampling(is_slight):
     assert ("they change by 1.2 % of the predicted sd" in of_chains(OWN, posterior, modes, change).text) == is_slight
     rows = diagnostics_of(posterior, modes, change)
     assert rows[1][3] == ("1 of 2 chains short, harmless to the predictions" if is_slight else rows[1][3])
-    assert rows[2][1:3] == ("1.2 % of the predicted sd", "at most 20 %")
+    assert rows[2][1:3] == ("1.2 %", "at most 20 % of the sd")
     assert ("and more time is unlikely to suffice" in fault_of(posterior)[1]) == (not is_slight)
     few = Verdict("note", "limit", "too few rows to judge the intervals", "", "")
     trees = Verdict("note", "baseline", "beaten by trees", "", "")
     assert [each.level for each in calmed([verdict, trees])] == ["good", "note"]  # nothing that chains can cause
     assert calmed([verdict, few]) == [verdict, few]
+    idle = replace(trees, about="weights")
+    assert calmed([idle])[0].level == "good"
+    assert first_line([few, idle], "").reasons == "Too few rows to judge the intervals; 1 more note."
 
 
 @pytest.mark.parametrize(

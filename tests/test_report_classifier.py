@@ -304,6 +304,9 @@ def test_the_calibration_error_is_on_the_page_once():
     assert [counts for counts, _, _ in section.values["bins"]] == [len(y) / 15] * 15
     gaps = sum(counts * abs(confidence - accuracy) for counts, confidence, accuracy in section.values["bins"])
     assert gaps / len(y) == pytest.approx(error, rel=0.1)
+    words = Page(page_of("", "", Headline(""), [], [section])).words
+    most = max(confidence - accuracy for _, confidence, accuracy in section.values["bins"])
+    assert f"{most:+.3f}" in words  # the network is too sure: one sign in the table and in the text
     few = classifier(probs[:36], y[:36], probs[:36])
     assert len(calibration_section(few).values["bins"]) == 3
     assert calibration_section(labelled("good")).tiles[0].value == "within chance"

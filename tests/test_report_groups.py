@@ -148,7 +148,7 @@ def test_few_rows_do_not_say_whether_probabilities_are_calibrated_or_a_class_is_
     assert tile.remark.startswith("too few rows to judge; ")
     page = page_of("", "", Headline(""), [], [calibration_section(subject)])
     assert '<dd class="value unclear">' in page
-    assert "<td>\N{MINUS SIGN}0.100</td>" in page  # below "confidence minus accuracy", as in the text
+    assert "minus accuracy is \N{MINUS SIGN}10.0" in page
     assert "mean confidence minus accuracy is -10.0 ± 10.6 points" in calibration.text
     assert calibration.text.endswith("On average, the probabilities are right within chance.")
     assert (calibration.level, calibration.short) == ("note", "too few rows to judge the calibration")

@@ -13,7 +13,6 @@ from torch.distributions import Laplace, Normal, Poisson
 
 from pyro_bnn.app.numbers import with_error
 from pyro_bnn.app.reports.page.calibration import calibration_section
-from pyro_bnn.app.reports.page.chains import calmed
 from pyro_bnn.app.reports.page.classifier import accuracy_section
 from pyro_bnn.app.reports.page.fit import of_temperature, of_weights
 from pyro_bnn.app.reports.page.intervals import intervals_section, of_ranking, ranking_of
@@ -362,7 +361,6 @@ def test_weights_that_are_at_the_prior_are_not_said_to_have_left_it(share, level
     site = SiteDiagnosis("net.0.weight", 100, 10.0, share, 0.0, 0.1, 1.0)
     [verdict] = of_weights(Diagnosis((site,), {}, ()))
     assert verdict.level == level
-    assert calmed([verdict])[0].level == "good"
     assert verdict.text.startswith(words)
     assert f"{share:.1%}".replace("%", " %") in verdict.text
     assert ("(95.0 %); the others (5.0 %) are still at the prior" in verdict.text) == (level == "good")

@@ -27,15 +27,17 @@ def number(value: float, sign: str = "") -> str:
     return f"{value:{sign},.{max(0, (3 if abs(value) >= 1 else 2) - _magnitude(value))}f}"
 
 
-def with_error(value: float, error: float, sign: str = "") -> str:
-    """Return a number ± its standard error, with the same decimal places.
+def decimals_of(value: float, error: float) -> int:
+    """Return how many decimals show two or three digits of an error, and if possible four digits of the number."""
+    fewest, most = 1 - _magnitude(error), 2 - _magnitude(error)
+    return max(0, min(max(3 - _magnitude(value), fewest), most))
 
-    The error has two or three significant digits. If possible, the number has four significant digits.
-    """
+
+def with_error(value: float, error: float, sign: str = "", *, digits: int | None = None) -> str:
+    """Return a number ± its standard error, both with `digits` decimals, by default :func:`decimals_of`."""
     if not (math.isfinite(error) and error >= 1e-12):
         return f"{number(value, sign)} ± {number(error)}"
-    fewest, most = 1 - _magnitude(error), 2 - _magnitude(error)
-    digits = max(0, min(max(3 - _magnitude(value), fewest), most))
+    digits = decimals_of(value, error) if digits is None else digits
     value = round(value, digits) + 0.0  # no minus sign before 0
     return f"{value:{sign},.{digits}f} ± {error:,.{digits}f}"
 

@@ -260,7 +260,7 @@ def before_and_after(
         else:
             low, high = interval_of(prediction, level, used)
             inside, width = (low <= y) & (y <= high), high - low
-            (limits,) = limits_by_draws(prediction, [(low, high)]) if used is None else [(0.0, 1.0)]
+            (limits,) = limits_by_draws(prediction, [torch.stack([low, high])]) if used is None else [(0.0, 1.0)]
         if used is not None:
             limits = limits_by_chance(level, used.num_rows, len(y))
         held = inside.double().flatten()

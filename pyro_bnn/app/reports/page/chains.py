@@ -97,8 +97,11 @@ def diagnostics_of(
     moved = []
     if change is not None:
         close = percent(CLOSE_CLASSES if change.is_class else CLOSE_NUMBERS, 0)
+        of = "probability" if change.is_class else "sd"
         harmless = "hardly any" if change.is_small else "the predictions may change with longer sampling"
-        moved = [("change of predictions between a chain's halves", _size_of(change), f"at most {close}", harmless)]
+        moved = [
+            ("change of predictions between halves", percent(change.mean), f"at most {close} of the {of}", harmless)
+        ]
     agreed = {
         "short": "unclear until each chain has explored its mode",
         "disagreeing": "the chains are too short: a linear model has one mode, so they must agree",

@@ -9,7 +9,7 @@ import pandas
 from ...._core.summary import counted
 from ....results import plotting
 from ...config import LEVEL
-from ...numbers import in_series, number, percent, six_digits, with_error
+from ...numbers import decimals_of, in_series, number, percent, six_digits, with_error
 from ..dependence import Dependence
 from ..drivers import MOST_COLUMNS, MOST_ROWS, NUM_PERMUTATIONS, Driver, Drivers
 from ..pictures import Drawing, panel, panels
@@ -36,6 +36,7 @@ def drivers_section(subject: Subject) -> Section | None:
     if found is None or not varying:
         return None
     measured = [driver for driver in varying if has_effect(found, driver)]
+    digits = min((decimals_of(driver.score - found.score, driver.error) for driver in measured), default=0)
     is_class = subject.classified is not None
     names = names_of(is_class=is_class)
     curves = [curve for curve in found.curves if curve.name in [driver.name for driver in measured]]
@@ -43,7 +44,7 @@ def drivers_section(subject: Subject) -> Section | None:
         "score": names[0],
         "doubt": names[1],
         "cells": lambda driver: [
-            with_error(driver.score - found.score, driver.error, "+"),
+            with_error(driver.score - found.score, driver.error, "+", digits=digits),
             number(driver.epistemic),
         ],
         "before": found,

@@ -147,6 +147,7 @@ def _of_intervals(
         f"Too few rows to judge the intervals: on {num_rows} test rows{others}, chance gives "
         f"{percent(level['limits'][0])} to {percent(level['limits'][1])} for {percent(level['promised'], 0)} "
         f"(share inside{' after calibration' if own else ''}: {numbers})."
+        f"{'' if own else ' Chance includes the error of the network that all rows share.'}"
     )
     is_cautious = len(wrong) < len(rows) and all(miss > 0 for miss in misses)
     verdict = judged(
