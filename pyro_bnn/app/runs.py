@@ -59,18 +59,16 @@ def fit(
     folder: Folder,
     *,
     given: Collection[str] = CHOSEN,
-    begin: float | None = None,
     device: str = "cpu",
     tell: Callable[[str], None] = lambda text: None,
 ) -> tuple[BayesianModel, RunPosterior]:
     """Train a model, and write a run to the folder. If the folder has a checkpoint, the training continues from it.
 
     The method "auto" chooses the settings in `CHOSEN` that are not in `given`, and writes them into the configuration.
-    The time limit of the configuration counts from `begin`, by the clock `time.perf_counter`, or from this call. The
-    function calls `tell` with a sentence if chains are not possible, and if the time did not suffice to compare all
+    The function calls `tell` with a sentence if chains are not possible, and if the time did not suffice to compare all
     networks.
     """
-    begin = time.perf_counter() if begin is None else begin
+    begin = time.perf_counter()
     deadline = Deadline.after(config.time_limit or None, begin)
     fit_svi_run = functools.partial(_fit_svi, data=data, folder=folder, deadline=deadline, device=device, begin=begin)
     if config.method == "svi":
