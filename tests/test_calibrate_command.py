@@ -86,6 +86,7 @@ def test_before_and_after_are_measured_on_test_rows(pyro_bnn, place, monkeypatch
     assert "\nsmallest, middle and largest sd: the share inside in each third of the test rows, sorted by" in said
     assert "in 95 %" not in said  # one table has the shares in intervals
     assert "Calibration was needed: before it, the intervals of 50 % and 90 % were wrong by more than chance." in said
+    assert re.search(r"\n[A-Z].*\.\n(- .*\.\n){1,3}Metrics and pictures in ", said)  # decision and findings
     before, after = found["rows"][2:4]
     assert (before["name"], after["name"], found["num_calibration"]) == ("network", "calibrated", 160)
     assert before["inside"] == 1

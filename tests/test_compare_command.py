@@ -157,5 +157,5 @@ def test_numbers_that_chains_do_not_tell_are_explained(error):
 
 def test_huge_numbers_are_short():
     assert str(Estimate(1212995829402882539520.0, 1.2e21)) == "1.21e+21 ± 1.2e+21"
-    assert str(Estimate(1234.5, 6.7)) == "1234.5 ± 6.7"
+    assert str(Estimate(1234.5, 6.7)) == "1,234.5 ± 6.7"
     assert str(Estimate(4.05e-9, 8.5e-10)) == "4.05e-09 ± 8.5e-10"

@@ -1,13 +1,14 @@
-"""Notes on what may be mistakes in a table: codes of missing values, spellings of one category, classes of few rows."""
+"""Notes on what may be mistakes in a table, such as codes of missing values, and on rows unlike those of training."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from pyro_bnn.app import sources
 from pyro_bnn.app.own.cells import Cells
 from pyro_bnn.app.own.doubts import doubts_about
 
-from .test_messy_tables import loaded, table_of
+from .test_messy_tables import config_of, kinds_in, loaded, table_of
 
 NUMBERS = np.random.default_rng(0)
 TEMPERATURES = NUMBERS.uniform(36, 41, 50).round(1)
@@ -72,3 +73,22 @@ def test_spellings_of_one_category_and_classes_of_few_rows_are_noted_and_stored(
 def test_dates_with_names_of_months_are_told(tmp_path, form, is_told):
     data = loaded(table_of(tmp_path, day=[form.format(i % 28 + 1) for i in range(40)]))
     assert any("Dates with names of months in 'day' are read as texts." in note for note in data.notes) == is_told
+
+
+def test_each_column_that_is_unlike_training_is_named_in_its_row(tmp_path):
+    days = pd.date_range("2024-01-01", periods=40).strftime("%Y-%m-%d")
+    path = table_of(tmp_path, city=["Oslo", "Rome"] * 20, day=days)
+    config = config_of(path)
+    new = tmp_path / "new.csv"
+    new.write_text("a,city,day\n0,Oslo,2024-03-01\n0,Paris,2050-01-01\n1e6,Rome,2024-01-01\n")
+    sample = sources.read_sample(config, sources.load(config).facts, new, allow_unseen=True)
+    assert sample.outside == ["", "city; day", "a"]
+    for said in ("column 'city' holds 'Paris' in line 3.", "The date in column 'day' is far", "'a' is far"):
+        assert sum(said in note for note in sample.notes) == 1
+
+
+def test_a_column_that_may_count_days_is_used_and_said(tmp_path):
+    data = loaded(table_of(tmp_path, day=[*range(40)], year=[*range(1980, 2020)]))
+    assert kinds_in(data) == {"a": "number", "day": "number", "year": "number"}
+    [said] = [note for note in data.notes if "--ignore" in note]
+    assert said.startswith("Warning: Numbers in 'day', 'year' are used as times.")

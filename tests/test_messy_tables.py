@@ -346,24 +346,6 @@ def test_rows_far_from_those_of_training_are_predicted_with_a_warning(pyro_bnn, 
     assert (code, "No scores: the target 'price'" in err, "inf" in out.read_text()) == (0, True, False)
 
 
-def test_each_column_that_is_unlike_training_is_named_in_its_row(tmp_path):
-    days = pd.date_range("2024-01-01", periods=40).strftime("%Y-%m-%d")
-    path = table_of(tmp_path, city=["Oslo", "Rome"] * 20, day=days)
-    config = config_of(path)
-    new = _new(tmp_path, "a,city,day\n0,Oslo,2024-03-01\n0,Paris,2050-01-01\n1e6,Rome,2024-01-01\n")
-    sample = sources.read_sample(config, sources.load(config).facts, new, allow_unseen=True)
-    assert sample.outside == ["", "city; day", "a"]
-    for said in ("column 'city' holds 'Paris' in line 3.", "The date in column 'day' is far", "'a' is far"):
-        assert sum(said in note for note in sample.notes) == 1
-
-
-def test_a_column_that_may_count_days_is_used_and_said(tmp_path):
-    data = loaded(table_of(tmp_path, day=[*range(40)], year=[*range(1980, 2020)]))
-    assert kinds_in(data) == {"a": "number", "day": "number", "year": "number"}
-    [said] = [note for note in data.notes if "--ignore" in note]
-    assert said.startswith("Warning: Numbers in 'day', 'year' are used as times.")
-
-
 def test_a_number_whose_distance_from_those_of_training_overflows_is_far(tmp_path):
     config = config_of(table_of(tmp_path, k=[1e-3 * (i % 7) for i in range(40)]))
     facts = sources.load(config).facts

@@ -354,8 +354,8 @@ def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--likelihood", "gaussian", "--time-limit", 0.5)
     assert code == 0
     assert " s of the time limit are left" in out
-    assert re.search(r"\nfit +\d+ s, and \d+ s of reading, checking and saving, \d+ of 3,000 epochs\n", out)
-    assert re.match(r"The fit is variational, since .* pass --time-limit \d+\.\nTrained on ", out)
+    assert re.search(r"\nfit +\d+ s, \d+ of 3,000 epochs\n", out)
+    assert re.match(r"The fit is variational, since .*\.\nTrained on ", out)
     pattern = (
         r"\n(The time limit ended the training after (\d+) of 3,000 epochs\. "
         r"For chains, which are often more accurate, pass --time-limit (\d+)\.)\n"

@@ -77,12 +77,9 @@ def fit_chains(
     given: Collection[str],
     deadline: Deadline | None,
     device: str,
-    begin: float,
 ) -> tuple[RunConfig, Choice, BayesianModel, MCMCPosterior]:
-    """Choose the settings in `CHOSEN` that are not in `given`, and draw the weights of the chosen network by chains.
-
-    `begin` is the time at which the command began, by the clock `time.perf_counter`.
-    """
+    """Choose the settings in `CHOSEN` that are not in `given`, and draw the weights of the chosen network by chains."""
+    begin = time.perf_counter()
     if device != "cpu" or Processes.present().are_many:
         raise UnsuitableError("chains in C run on a CPU, in one process")
     fixed = _fixed(config, data, given)

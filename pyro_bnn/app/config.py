@@ -204,8 +204,8 @@ class RunConfig:
     )
     time_limit: Annotated[float, Ge(0), Lt(LARGEST)] = setting(
         FIT,
-        "Seconds to read the data and to fit, without the seconds in which the program loads; chains need at least "
-        "about 10. The result then depends on the speed of the machine; the output says what was cut short.",
+        "Seconds for the choice of a network and its fit, not for loading the program and the data; chains need at "
+        "least about 10. The result then depends on the speed of the machine; the output says what was cut short.",
         default=0.0,
         shown="by the number of rows",
         kinds=ROWS,

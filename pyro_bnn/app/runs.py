@@ -59,27 +59,22 @@ def fit(
     folder: Folder,
     *,
     given: Collection[str] = CHOSEN,
-    begin: float | None = None,
     device: str = "cpu",
     tell: Callable[[str], None] = lambda text: None,
 ) -> tuple[BayesianModel, RunPosterior]:
     """Train a model, and write a run to the folder. If the folder has a checkpoint, the training continues from it.
 
     The method "auto" chooses the settings in `CHOSEN` that are not in `given`, and writes them into the configuration.
-    The time limit of the configuration counts from `begin`, by the clock `time.perf_counter`, or from this call. The
-    function calls `tell` with a sentence if chains are not possible, and if the time did not suffice to compare all
+    The function calls `tell` with a sentence if chains are not possible, and if the time did not suffice to compare all
     networks.
     """
-    begin = time.perf_counter() if begin is None else begin
-    deadline = Deadline.after(config.time_limit or None, begin)
-    fit_svi_run = functools.partial(_fit_svi, data=data, folder=folder, deadline=deadline, device=device, begin=begin)
+    deadline = Deadline.after(config.time_limit or None)
+    fit_svi_run = functools.partial(_fit_svi, data=data, folder=folder, deadline=deadline, device=device)
     if config.method == "svi":
         return fit_svi_run(config)
     try:
         fixed = CHOSEN if config.method == "mclmc" else given
-        found, choice, model, chains = fit_chains(
-            config, data, given=fixed, deadline=deadline, device=device, begin=begin
-        )
+        found, choice, model, chains = fit_chains(config, data, given=fixed, deadline=deadline, device=device)
     except UnsuitableError as error:
         if config.method == "mclmc":
             longer = f"pass --time-limit {error.enough}, or " if error.enough else ""
@@ -129,7 +124,6 @@ def _fit_svi(
     *,
     deadline: Deadline | None,
     device: str,
-    begin: float,
     reason: str = "",
     remedy: str = "",
 ) -> tuple[BayesianModel, GuidePosterior]:
@@ -176,9 +170,10 @@ def _fit_svi(
             seed=config.seed,
         )
     if words := cut_short(config, posterior.history):
+        assert deadline is not None
         num_before, last = len(ends) - 1, posterior.history.epochs[-1].seconds
         seconds = (ends[-1] - ends[0]) / num_before if num_before else last  # of an epoch and its callbacks
-        posterior.status = Status(False, f"{words}.", remedy=more_time(config, ends[0] - begin, seconds))
+        posterior.status = Status(False, f"{words}.", remedy=more_time(config, ends[0] - deadline.begin, seconds))
     elif posterior.status:
         done = f"completed after {len(posterior.history.epochs)} of {config.epochs} epochs{posterior.status.detail}."
         posterior.status = Status(True, done)  # without the ELBO, which `train` prints in the units of the target

@@ -79,14 +79,14 @@ def evaluate(
             output.say(f"(scores are for the {config.validation} validation images)")
         report = evaluation.report_evaluation(trained, folder) if is_image else scores.report_scores(trained, folder)
         pictures = pictures_of(folder, files)
-        headline, decision, usable, level, said = None, "", None, "good", []
+        headline, usable, level, said = None, None, "good", []
         if not is_image:
             found, verdicts, _ = verdicts_on(subject_of(run, config, trained, has_drivers=False))
             headline, usable, level = str(found), usability(verdicts), level_of(verdicts)
-            said = [f"- {sentence(verdict.short)}." for verdict in leading(verdicts)]
-            others = sum(verdict.level != "good" for verdict in verdicts) - len(said)
-            said += [f"- {counted(others, 'more finding')} in the report."] if others else []
-            decision = found.decision
+            shown = [sentence(verdict.short) for verdict in leading(verdicts)]
+            others = sum(verdict.level != "good" for verdict in verdicts) - len(shown)
+            shown += [f"{counted(others, 'more finding')} in the report"] if others else []
+            said = [found.decision, *(f"- {finding}." for finding in shown)]
             runs.write_verdict(folder, headline)
     output.table(f"{report}")
     if isinstance(report, scores.OwnDataScores) and report.calibration is not None:
@@ -97,9 +97,7 @@ def evaluate(
             style="dim",
         )
     output.say()
-    if decision:
-        output.say(decision, style=STYLES[level])
     for finding in said:
-        output.say(finding, indent=2)
+        output.say(finding, style="" if finding.startswith("-") else STYLES[level], indent=2)
     output.say(f"Metrics and pictures in {run}; next: pyro-bnn report {quote(run)}")
     output.document(folder=run, pictures=pictures, headline=headline, usability=usable, **vars(report))

@@ -12,7 +12,6 @@ The JSON of `train` has these items:
 
 import shlex
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from importlib import import_module
@@ -134,7 +133,6 @@ def train(
         if "time_limit" in given:  # these take seconds, which do not count
             import_module("..reports.page", __package__)
             import_module("torch._dynamo")
-    begin = time.perf_counter()
     output = Output("train", as_json=as_json)
     with ExitStack() as stack:
         processes, device = stack.enter_context(joined(options.check_device(device)))
@@ -158,8 +156,7 @@ def train(
         if unused:
             notes.append(f"{unused[0].upper()}{unused[1:]}: choose another prior with --prior.")
         if processes.is_first:
-            shown = sorted([*notes, *known.notes], key=lambda note: not note.startswith(WARNING))
-            for note in shown:
+            for note in sorted([*notes, *known.notes], key=lambda note: not note.startswith(WARNING)):
                 output.say(note, style="yellow" if note.startswith(WARNING) else "")
             if config.method != "svi" and not config.time_limit and facts is None:
                 cores = num_cores()
@@ -175,13 +172,11 @@ def train(
             if processes.is_first:
                 output.say(said, style="yellow")
 
-        model, posterior = runs.fit(config, known, folder, given=[*given], begin=begin, device=device, tell=tell)
+        model, posterior = runs.fit(config, known, folder, given=[*given], device=device, tell=tell)
         config = runs.read_config(folder.path) if processes.is_first else config  # including what was chosen
-        spent = time.perf_counter() - begin
     if not processes.is_first:
         return
     seconds = posterior.seconds or 0.0
-    others = f", and {spent - seconds:.0f} s of reading, checking and saving" if config.time_limit else ""
     lines: dict[str, str] = {}
     advice: list[str] = []
     is_image, style = config.kind == "images", ""
@@ -204,13 +199,13 @@ def train(
             advice, style = [*advice, said], "yellow"
         epochs = f"{len(history.epochs):,} of {config.epochs:,} epochs"
         cost = f", negative ELBO {-last.elbo / len(known.x_train):.4f} nats per image" if is_image else ""
-        lines["fit"] = f"{seconds:.0f} s{others}, {epochs}{cost}"
+        lines["fit"] = f"{seconds:.0f} s, {epochs}{cost}"
     else:
         last, remedy = None, posterior.status.remedy
         if remedy:
             cut = "The time limit cut this run short. " if config.time_limit and limit_in(remedy) else ""
             advice, style = [*advice, f"{cut}{remedy}"], "yellow"
-        lines |= {"fit": f"{seconds:.0f} s{others}", "chains": in_plain_words(posterior)}
+        lines |= {"fit": f"{seconds:.0f} s", "chains": in_plain_words(posterior)}
     notes += advice
     output.say(sources.trained_on(config, known))
     for number, (name, text) in enumerate(lines.items()):

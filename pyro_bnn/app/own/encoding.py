@@ -26,7 +26,6 @@ TIMES = frozenset(("year", "quarter", "month", "week", "day", "hour", "minute", 
 IDENTIFIERS = frozenset(("id", "ids", "identifier", "uid", "key", "index"))  # heuristic: last words of names
 NUM_HASHED = 32  # number of inputs for a column of texts with many values, about as many as skrub takes
 PERIODS = (365.2425, 7.0, 1.0)  # a year, a week and a day in days; for each, a date has a sine and a cosine
-MOST_LEFT_OUT = 20  # largest number of columns in a note
 MOST_NAMED = 5  # largest number of rows in a note, and of columns in a message
 FAR = 3.0  # heuristic: a number is far if it is so many times as far from the mean as all training numbers
 LARGEST = 1e9  # heuristic: a larger standardised number is a mistake; squares of sums of them could overflow
@@ -190,8 +189,8 @@ def learned_encoding(
     notes = []
     for reason in dict.fromkeys(left_out.values()):
         alike = [name for name in left_out if left_out[name] == reason]
-        one, several = f"Column {alike[0]!r} {reason}: it is left out.", listed(alike, MOST_LEFT_OUT)
-        notes.append(one if len(alike) == 1 else f"Columns left out, since each {reason}: {several}.")
+        several = f"Columns left out, since each {reason}: {listed(alike, len(alike))}."
+        notes.append(f"Column {alike[0]!r} {reason}: it is left out." if len(alike) == 1 else several)
     if times := [name for name, (reason, found) in both.items() if reason and isinstance(found, Feature)]:
         notes.append(
             f"{WARNING} Numbers in {listed(times)} are used as times. If they only count the rows, pass --ignore "
