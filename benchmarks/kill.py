@@ -34,7 +34,7 @@ def fit(case: str, path: Path) -> str:
     y = x[:, :2].sin() + 0.1 * torch.randn(300, 2)
     middle = nn.Identity() if case == "estimator" else nn.BatchNorm1d(32)  # it mixes rows, so no estimator supports it
     net = nn.Sequential(nn.Linear(8, 32), middle, nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 2))
-    model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=300)
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(None), num_data=300)
     guide = pb.auto_guide(AutoNormal, model) if case == "pyro" else pb.MeanFieldGuide(model)
     if case == "pruned":
         guide = pb.pruning.prune(guide, fraction=0.5).guide

@@ -73,7 +73,7 @@ LIKELIHOODS = {
     "bernoulli": (pb.BernoulliLikelihood(), 2, lambda n: torch.rand(n, 2).round(), None),
     "gaussian-fixed": (pb.GaussianLikelihood(0.5), 2, two_numbers, lambda outputs, _: dist.Normal(outputs, 0.5)),
     "gaussian-learned": (
-        pb.GaussianLikelihood(),
+        pb.GaussianLikelihood(None),
         1,
         lambda n: torch.randn(n, 1),
         lambda outputs, _: dist.Normal(outputs, 1.0),

@@ -32,7 +32,7 @@ def rows(num_rows=41):
 def made(path="direct", num_data=41, seed=0):
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 1))
-    model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=num_data)
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(None), num_data=num_data)
     if path == "precise":
         return model, pb.MeanFieldGuide(model, scale_map=pb.scale_maps.Precision())
     return model, pb.MeanFieldGuide(model) if path == "direct" else pb.auto_guide(AutoNormal, model)
@@ -99,7 +99,7 @@ def refused(rank, what):
     elif what == "wrapped":
         net, parts = DistributedDataParallel(nn.Linear(4, 1)), {"prior": pb.NormalPrior(), "num_data": 41}
         with pytest.raises(ValueError, match="got") as caught:
-            pb.BayesianModel(net, likelihood=pb.GaussianLikelihood(), **parts)
+            pb.BayesianModel(net, likelihood=pb.GaussianLikelihood(None), **parts)
         return str(caught.value)
     elif what == "num_epochs":
         options["num_epochs"] = 1 + rank

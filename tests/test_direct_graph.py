@@ -159,7 +159,7 @@ def test_replays_of_natural_gradients_give_the_same_fit(monkeypatch, options, we
         model = pb.BayesianModel(
             net,
             prior=pb.NormalPrior(),
-            likelihood=pb.GaussianLikelihood(),
+            likelihood=pb.GaussianLikelihood(None),
             num_data=6,
             where="net.2.*",
         )
@@ -216,7 +216,7 @@ class Own(nn.Linear):
 def test_fit_records_steps_if_no_code_of_the_user_is_left_out(monkeypatch, layer, options, is_recorded):
     torch.manual_seed(0)
     x, y = six_rows()
-    model = pb.BayesianModel(layer(4, 2), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=6)
+    model = pb.BayesianModel(layer(4, 2), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(None), num_data=6)
     recorded = record_steps(monkeypatch)
     pb.fit(model, (x, y), **{"method": "svi", "optimizer": FUSED, "num_epochs": 9, "seed": 0, **options})
     assert bool(recorded) == is_recorded
@@ -231,7 +231,7 @@ def test_without_a_recording_fit_makes_ordinary_steps(monkeypatch):
         torch.manual_seed(0)
         x, y = six_rows()
         model = pb.BayesianModel(
-            nn.Linear(4, 2), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=6
+            nn.Linear(4, 2), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(None), num_data=6
         )
         fit = functools.partial(pb.fit, model, (x, y), method="svi", optimizer=FUSED, num_epochs=9, seed=0)
         with monkeypatch.context() as patch:
@@ -250,7 +250,7 @@ def test_after_a_recording_that_fails_the_gpu_works():
     """Batch normalisation that averages over all batches reads their number in each step."""
     x, y = (part.cuda() for part in six_rows())
     net = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2, momentum=None, affine=False))
-    model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=6)
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(None), num_data=6)
     fit = functools.partial(pb.fit, model.cuda(), (x, y), method="svi", num_epochs=9, seed=0)
     with pytest.raises(RecordingError, match="the network waits for the GPU"):
         fit(execution=pb.Execution(cuda_graph=True))

@@ -50,7 +50,7 @@ GAUSSIANS = {
         lambda: own(dist_normal, latent={"scale": dist.LogNormal(torch.zeros(2), 0.5).to_event(1)}),
     ),
     "learned": (
-        lambda: pb.GaussianLikelihood(),
+        lambda: pb.GaussianLikelihood(None),
         lambda: own(
             lambda out, rho: dist.Normal(out, nn.functional.softplus(rho)), learned={"rho": math.log(math.e - 1)}
         ),

@@ -229,7 +229,7 @@ def test_targets_without_their_axis_are_told_before_the_fit_begins(method, kind)
 
 
 def test_targets_are_checked_before_the_steps_and_not_in_each(monkeypatch):
-    model = pb.BayesianModel(Counted(2, 1), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=5)
+    model = pb.BayesianModel(Counted(2, 1), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(None), num_data=5)
     data, calls = (torch.zeros(5, 2), torch.zeros(5, 1)), []
     for num_epochs in (2, 12):
         monkeypatch.setattr(Counted, "calls", 0)
@@ -243,7 +243,7 @@ def test_a_network_that_needs_several_rows_can_be_fitted():
         def forward(self, x):
             return super().forward(x.reshape(-1, 2, 2)).reshape(-1, 1)
 
-    model = pb.BayesianModel(Pairs(2, 1), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=6)
+    model = pb.BayesianModel(Pairs(2, 1), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(None), num_data=6)
     data = torch.zeros(6, 2), torch.zeros(6, 1)
     posterior = pb.fit_svi(model, data, pb.MeanFieldGuide(model), optimizer=ADAM, num_epochs=2, seed=0)
     assert len(posterior.history.epochs) == 2

@@ -279,10 +279,10 @@ def test_a_noise_scale_is_learned_by_each_member_and_averaged():
     x = torch.linspace(-1, 1, NUM_DATA)[:, None]
     y = x + 0.2 * torch.randn(NUM_DATA, 1)
     net = nn.Linear(1, 1).double()
-    model, _ = problem(net, likelihood=pb.GaussianLikelihood())
+    model, _ = problem(net, likelihood=pb.GaussianLikelihood(None))
     options = {"num_epochs": 150, "optimizer": functools.partial(torch.optim.Adam, lr=0.1), "seed": 1}
     posterior = fitted(model, (x, y), num_workers=1, **options)
-    single, _ = problem(net, likelihood=pb.GaussianLikelihood())
+    single, _ = problem(net, likelihood=pb.GaussianLikelihood(None))
     pb.fit(single, (x, y), method="svi", guide=pb.DeltaGuide(single), **options)
     scale = float(model.likelihood.noise_scale().detach())
     assert scale == pytest.approx(float(single.likelihood.noise_scale().detach()), rel=0.05)

@@ -50,7 +50,7 @@ STRUCTURES = ["full", "kronecker"]
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_prior_precision_and_learned_noise_are_those_of_largest_evidence(structure):
     precision, scale = maximised(lambda z: exact_evidence(*z.exp()), [0.0, 0.0])
-    model = linear(pb.GaussianLikelihood())
+    model = linear(pb.GaussianLikelihood(None))
     fit = functools.partial(pb.fit_gauss_newton, structure=structure, prior_precision="evidence")
     posterior = fit(model, (X, Y), init={"net.weight": exact_mean(precision, scale)})
     found = model.likelihood.noise_scale().detach()
@@ -71,7 +71,7 @@ def test_prior_precision_and_learned_noise_are_those_of_largest_evidence(structu
 
 def test_the_noise_is_learned_under_the_models_prior_too():
     (scale,) = maximised(lambda z: exact_evidence(PRIOR_SCALE**-2, z.exp()), [0.0])
-    model = linear(pb.GaussianLikelihood())
+    model = linear(pb.GaussianLikelihood(None))
     init = {"net.weight": exact_mean(PRIOR_SCALE**-2, scale)}
     posterior = pb.fit_gauss_newton(model, (X, Y), structure="full", init=init)
     assert float(model.likelihood.noise_scale().detach()) == pytest.approx(float(scale), rel=1e-5)
@@ -142,7 +142,7 @@ def test_each_output_has_its_own_latent_scale():
 
 
 def test_residuals_of_zero_name_no_scale():
-    model = linear(pb.GaussianLikelihood())
+    model = linear(pb.GaussianLikelihood(None))
     weight = model.initial_value("net.weight")
     with pytest.raises(ValueError, match="fits all targets of an output without error; set a scale"):
         pb.fit_gauss_newton(model, (X, X @ weight.T), structure="full")

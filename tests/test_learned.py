@@ -18,7 +18,7 @@ CHANGED = r"learned `likelihood.rho` changed after this posterior was made"
 def make_model(where="**"):
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(1, 3), torch.nn.Linear(3, 1))
-    likelihood = pb.GaussianLikelihood()
+    likelihood = pb.GaussianLikelihood(None)
     return pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=likelihood, num_data=30, where=where)
 
 

@@ -51,7 +51,7 @@ def test_likelihood_densities_are_those_of_the_textbook():
     output, y = torch.randn(5, 4), torch.randn(5, 2)
     two_heads = pb.HeteroscedasticGaussianLikelihood()(output)
     assert_identical(two_heads.log_prob(y), dist.Normal(output[:, :2], output[:, 2:].exp().sqrt()).log_prob(y))
-    assert_identical(pb.GaussianLikelihood()(output).scale, torch.ones(5, 4))
+    assert_identical(pb.GaussianLikelihood(None)(output).scale, torch.ones(5, 4))
     assert_identical(pb.GaussianLikelihood(0.5)(output).scale, torch.full((5, 4), 0.5))
     assert_identical(pb.PoissonLikelihood()(output).rate, output.exp())
     assert_identical(pb.BernoulliLikelihood()(output).mean, output.sigmoid())
@@ -83,7 +83,7 @@ def test_minibatches_have_the_whole_data_sets_density_on_average():
 
 
 def test_the_callers_network_and_likelihood_are_never_changed():
-    net, likelihood = small_net(), pb.GaussianLikelihood()
+    net, likelihood = small_net(), pb.GaussianLikelihood(None)
     before = copy.deepcopy(net.state_dict())
     model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=likelihood, num_data=6)
     guide = pb.MeanFieldGuide(model)
@@ -188,4 +188,4 @@ def test_everything_follows_to_the_gpu(prior, likelihood):
 
 def test_noise_scales_are_exact_in_double_precision():
     assert float(pb.GaussianLikelihood(0.1).double().noise_scale()) == 0.1
-    assert float(pb.GaussianLikelihood().noise_scale().detach()) == pytest.approx(1.0, rel=1e-15)
+    assert float(pb.GaussianLikelihood(None).noise_scale().detach()) == pytest.approx(1.0, rel=1e-15)

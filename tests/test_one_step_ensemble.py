@@ -292,7 +292,7 @@ PROBLEMS = {
     "the prior depends on the initial weights": {"prior": pb.NetworkNormalPrior(0.3)},
     "the model has latent variables besides the weights": {"prior": pb.HierarchicalNormalPrior()},
     "the model has latent variables": {"likelihood": pb.GaussianLikelihood(dist.LogNormal(0.0, 1.0))},
-    "the model learns parameters that have no prior": {"likelihood": pb.GaussianLikelihood()},
+    "the model learns parameters that have no prior": {"likelihood": pb.GaussianLikelihood(None)},
 }
 
 

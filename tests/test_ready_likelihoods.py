@@ -216,7 +216,7 @@ def test_outliers_move_a_gaussian_but_not_student():
     y = x + 0.3 * torch.from_numpy(random.standard_normal((300, 1)))
     y[x[:, 0] > 1.5] -= 15.0  # a gross error of measurement
     assert abs(slope(likelihoods.StudentT(4.0), x, y)) < STANDARD_ERRORS
-    assert abs(slope(pb.GaussianLikelihood(), x, y)) > STANDARD_ERRORS
+    assert abs(slope(pb.GaussianLikelihood(None), x, y)) > STANDARD_ERRORS
 
 
 @pytest.mark.nightly
@@ -259,7 +259,7 @@ def test_proportions():
     draws = posterior.sample(500, seed=0)["net.weight"][:, 0, 0]
     assert abs(float((draws.mean() - 1) / draws.std())) < STANDARD_ERRORS
     assert abs(float(model.likelihood.number("precision").detach()) - 8) < 1
-    assert abs(slope(pb.GaussianLikelihood(), x, y)) > STANDARD_ERRORS
+    assert abs(slope(pb.GaussianLikelihood(None), x, y)) > STANDARD_ERRORS
 
 
 def test_ordered_classes():
@@ -284,7 +284,7 @@ def test_a_limit_of_detection():
     complete = x + torch.from_numpy(random.standard_normal((2000, 1)))
     y = complete.clamp(min=0.0)  # half of the values are lost
     assert abs(slope(likelihoods.Censored(low=0.0), x, y)) < STANDARD_ERRORS
-    assert abs(slope(pb.GaussianLikelihood(), x, y)) > STANDARD_ERRORS
+    assert abs(slope(pb.GaussianLikelihood(None), x, y)) > STANDARD_ERRORS
     found = pb.predict(*fitted(likelihoods.Censored(low=0.0), x, y), x, y=y, num_samples=50, seed=0, keep_draws=True)
     inside = (complete <= found.quantile(0.9)).double()
     assert abs(float((inside.mean() - 0.9) / (inside.std() / 2000**0.5))) < STANDARD_ERRORS  # also of the lost values

@@ -52,7 +52,7 @@ def objects():
     gaussian, x_gaussian, y_gaussian = small_model(likelihood="gaussian-latent", num_data=6)
     deep = nn.Sequential(*(nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))) for _ in range(12)))
     long_names = nn.Sequential(OrderedDict({"a_name_of_a_layer_" * 12: nn.Linear(4, 3)}))
-    build = functools.partial(pb.BayesianModel, prior=pb.HorseshoePrior(), likelihood=pb.GaussianLikelihood())
+    build = functools.partial(pb.BayesianModel, prior=pb.HorseshoePrior(), likelihood=pb.GaussianLikelihood(None))
     return {
         "model": model,
         "model with latent noise": gaussian,
@@ -313,7 +313,8 @@ def test_a_text_of_several_lines_is_shown_without_quotes():
 
 def test_likelihoods_show_their_settings():
     assert repr(pb.GaussianLikelihood(0.5)) == "GaussianLikelihood(scale=0.5)"
-    assert repr(pb.GaussianLikelihood()) == "GaussianLikelihood(learned scale)"
+    assert repr(pb.GaussianLikelihood(None)) == "GaussianLikelihood(learned scale)"
+    assert repr(pb.GaussianLikelihood()) == "GaussianLikelihood(latent scale)"
     assert repr(pb.GaussianLikelihood(dist.LogNormal(0.0, 1.0))) == "GaussianLikelihood(latent scale)"
     assert repr(pb.MixtureDensityLikelihood(3)) == "MixtureDensityLikelihood(3)"
 

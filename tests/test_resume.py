@@ -112,7 +112,7 @@ CASES = {
     },
     "two-draws": {"elbo": Trace_ELBO(num_particles=2)},
     "dropout": {"net": with_dropout},
-    "learned-noise": {"likelihood": pb.GaussianLikelihood()},
+    "learned-noise": {"likelihood": pb.GaussianLikelihood(None)},
     "low-rank": {"guide": functools.partial(pb.LowRankGuide, rank=2)},
     "delta": {"guide": pb.DeltaGuide},
     "batch-ensemble": {"guide": pb.BatchEnsembleGuide},
@@ -126,7 +126,7 @@ CASES = {
     "natural-all": {
         "guide": pruned_and_precise,
         "net": with_dropout,
-        "likelihood": pb.GaussianLikelihood(),
+        "likelihood": pb.GaussianLikelihood(None),
         "prior": pb.PriorByName({"net.0.weight": pb.ScaleMixturePrior(), "**": pb.FanInNormalPrior()}),
         "optimizer": pb.optim.scheduled(
             natural(initial_hessian=0.5, clip=0.1), functools.partial(CosineAnnealingLR, T_max=4)

@@ -71,7 +71,7 @@ def members():
         likelihood = {
             "categorical": pb.CategoricalLikelihood(),
             "latent": pb.GaussianLikelihood(dist.LogNormal(0.0, 1.0)),
-            "learned": pb.GaussianLikelihood(),
+            "learned": pb.GaussianLikelihood(None),
         }[noise]
         model = pb.BayesianModel(network(kind), prior=pb.NormalPrior(), likelihood=likelihood, num_data=12)
         x = torch.randn(12, 4)

@@ -66,7 +66,7 @@ def explained(
 
 def explain_calls(value: Any) -> Any:
     """Return a public class, which is changed, or a function, that explains wrong calls as :func:`explained` does."""
-    function: Any = vars(value).get("__init__") if isinstance(value, type) else value
+    function = value.__init__ if isinstance(value, type) else value  # type: ignore[misc]  # of the class itself
     is_own = isinstance(function, FunctionType) and function.__module__.startswith(__name__.partition(".")[0])
     if not is_own or EXPLAINED in vars(function):
         return value

@@ -13,7 +13,6 @@ from ..._core.processes import Processes
 from ..._core.scope import eval_mode, seeded, warn_of_fit
 from ...inference.mcmc import NotInCError
 from ...inference.posterior import Status
-from ...modelling.likelihoods import GAUSSIAN
 from ...modelling.model import BayesianModel
 
 NUM_TRIED = 32  # heuristic: number of rows on which the network is tested
@@ -76,7 +75,7 @@ def require_suitable(model: BayesianModel, x: Tensor) -> None:
     learned = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     if learned == [NOISE]:
         raise UnsuitableError(
-            f"the noise scale has no prior (`{GAUSSIAN}` has a weak one)",
+            "the noise scale has no prior (`GaussianLikelihood()` has a weak one)",
             is_removable=True,
         )
     if learned:

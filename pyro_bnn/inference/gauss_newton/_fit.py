@@ -64,7 +64,7 @@ def fit_gauss_newton(
     It is always positive semi-definite. If the network is linear in its random weights, as with a random last layer, G
     equals the Hessian, except with heteroscedastic noise.
 
-    A learned noise scale, as in ``GaussianLikelihood()``, is set to the scale that maximises the evidence. A latent
+    A learned noise scale, as in ``GaussianLikelihood(None)``, is set to the scale that maximises the evidence. A latent
     noise scale is fixed at the value that maximises the product of the evidence and the scale's prior. A given noise
     scale does not change.
 

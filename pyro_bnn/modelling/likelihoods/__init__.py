@@ -14,7 +14,6 @@ from ._classification import Ordinal
 from ._classification import require_classes as require_classes
 from ._distribution import DistributionLikelihood
 from ._families import Beta, NegativeBinomial, StudentT, ZeroInflatedNegativeBinomial, ZeroInflatedPoisson
-from ._named import GAUSSIAN as GAUSSIAN
 from ._named import LIKELIHOOD_CHOICES as LIKELIHOOD_CHOICES
 from ._named import LIKELIHOODS as LIKELIHOODS
 from ._named import NOISE_PRIOR as NOISE_PRIOR

@@ -10,6 +10,7 @@ from torch.distributions import Distribution
 
 from ..._core import checks as _checks
 from ._distribution import MadeLikelihood
+from ._numbers import WEAK
 
 
 def negative_binomial(log_mean: Tensor, dispersion: Tensor) -> TorchDistributionMixin:
@@ -130,7 +131,7 @@ class StudentT(MadeLikelihood):
         df: Degrees of freedom :math:`\nu`: a number above 2; None to learn it, starting at 4; or a distribution over
             positive numbers, which is the prior of :math:`\nu - 2`, the latent variable ``likelihood.df_above_2``.
         scale: Scale :math:`\sigma`: a number; None to learn it, starting at 1; or a distribution over positive numbers,
-            which is the prior of the latent variable ``likelihood.scale``.
+            which is the prior of the latent variable ``likelihood.scale``; by default the weak ``LogNormal(0.0, 3.0)``.
 
     Raises:
         ValueError: If `df` is not above 2, if `scale` is not above 0, or if a distribution is not over positive
@@ -149,7 +150,7 @@ class StudentT(MadeLikelihood):
     """
 
     def __init__(
-        self, df: float | TorchDistributionMixin | None = 4.0, scale: float | TorchDistributionMixin | None = None
+        self, df: float | TorchDistributionMixin | None = 4.0, scale: float | TorchDistributionMixin | None = WEAK
     ) -> None:
         super().__init__()
         above: Any = df

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
+import pyro.distributions as dist
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroSample
@@ -15,6 +16,8 @@ from ..._core.reflection import require_positive
 from ..._core.scope import local_param
 from ...scores.uncertainty import P_co
 from ._base import Likelihood, MovedPrior
+
+WEAK = dist.LogNormal(0.0, 3.0)  # heuristic: prior of a noise scale, 95 % from 0.003 to 360
 
 
 class NumbersLikelihood(Likelihood[P_co]):

@@ -15,7 +15,7 @@ from ..._core.signatures import explained
 from ...scores.uncertainty import Accumulator, MixtureAccumulator, MixtureDensityPrediction, RegressionPrediction
 from ..distributions import NormalMixture
 from ._base import Likelihood, NumberLikelihood, require_multiple, require_output_dims, require_real
-from ._numbers import NumbersLikelihood, lifted
+from ._numbers import WEAK, NumbersLikelihood, lifted
 
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 MIN_SCALE = 1e-15  # of a noise that depends on the inputs, which far from the data could be rounded to 0
@@ -27,10 +27,11 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
     Output and targets have the same shape, (N, O) or (N,).
 
     Args:
-        scale: Standard deviation of the noise. A number fixes the scale. With ``None``, the scale is a learnable
-            parameter that starts at 1, and :func:`~pyro_bnn.fit` is variational. A distribution over positive numbers
-            makes the scale a latent variable, ``likelihood.scale``, with this prior. The distribution is scalar or has
-            the event shape (O,).
+        scale: Standard deviation of the noise. A number fixes the scale. A distribution over positive numbers makes the
+            scale a latent variable, ``likelihood.scale``, with this prior, which is scalar or has the event shape (O,).
+            The default, ``LogNormal(0.0, 3.0)``, is weak for targets of standard deviation 0.01 to 100; standardise
+            others. With ``None``, the scale is a learnable parameter that starts at 1, and :func:`~pyro_bnn.fit` is
+            variational.
 
     Raises:
         ValueError: If the scale is not above 0, or its distribution is not over positive numbers.
@@ -42,14 +43,14 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
         >>> fixed = pb.GaussianLikelihood(0.1)
         >>> round(float(fixed(torch.zeros(1, 1)).stddev), 3)
         0.1
-        >>> learned = pb.GaussianLikelihood()
-        >>> inferred = pb.GaussianLikelihood(dist.LogNormal(0.0, 1.0))
+        >>> inferred = pb.GaussianLikelihood()
+        >>> narrow = pb.GaussianLikelihood(dist.LogNormal(-1.5, 1.5))
     """
 
     free_names: ClassVar[Mapping[str, str]] = {"scale": "rho"}
 
     @explained("GaussianLikelihood(0.1)")
-    def __init__(self, scale: float | TorchDistributionMixin | None = None) -> None:
+    def __init__(self, scale: float | TorchDistributionMixin | None = WEAK) -> None:
         super().__init__()
         self.add_positive("scale", scale)
 

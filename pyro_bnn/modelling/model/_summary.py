@@ -16,7 +16,7 @@ MOST_ROWS = MOST_LINES - 5  # a model with more parameters has a row for each ki
 NAMES_WIDTH = 40  # largest number of characters for the names of layers in the last column
 
 CALLS = "predictions: predict(model, posterior, x); model(x) only draws from the prior"  # for users of torch
-VARIATIONAL = ", so fit(...) is variational"  # if the likelihood has learned numbers, as `GaussianLikelihood()` has
+VARIATIONAL = ", so fit(...) is variational"  # if the likelihood has learned numbers, as `GaussianLikelihood(None)` has
 BATCH_NORM = "batch normalisation: fit(...) is variational; predict by a RefreshedPosterior"  # if it is in train mode
 
 RANDOM, LEARNED, FROZEN = STATES = ("random", "learned", "frozen")
