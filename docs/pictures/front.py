@@ -1,4 +1,4 @@
-"""Make the first picture of the README and the landing page, which shows where a Bayesian network is uncertain.
+"""Make the first picture of the README and the landing page, which shows where a Bayesian neural network is uncertain.
 
 Left: a curve that was measured in two intervals only; the background is grey elsewhere. Chains (MCLMC), the default of
 `fit`, draw networks; where there are no data, they disagree, and their band contains the true curve in the gap and in

@@ -205,10 +205,11 @@ for name, rows in (("inside the data", ~outside), ("outside", outside)):
 #
 # A guide, for larger networks
 # ----------------------------
-# Markov chains take too long for a network with many more weights. Variational inference is faster: it looks for the
-# closest distribution of a simple shape, the *guide*. ``MeanFieldGuide`` is an independent Gaussian for each weight, so
-# it has twice as many parameters as the plain network. The closest guide is the one with the largest ELBO, which is the
-# expected log-likelihood under the guide minus the KL divergence of the guide from the prior, in nats.
+# Markov chains take too long for a network with many more weights. For large networks,
+# variational inference is faster: it looks for the closest distribution of a simple shape, the *guide*.
+# ``MeanFieldGuide`` is an independent Gaussian for each weight, so it has twice as many parameters as the plain
+# network. The closest guide is the one with the largest ELBO, which is the expected log-likelihood under the guide
+# minus the KL divergence of the guide from the prior, in nats.
 #
 # With ``method="svi"``, ``fit`` uses a mean-field guide and Adam, and decides when to end:
 

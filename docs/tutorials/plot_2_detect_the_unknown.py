@@ -113,7 +113,7 @@ unknown_prediction = pb.predict(
     model, posterior, unknown, num_samples=100, seed=0
 )
 accuracy = metrics.accuracy(known_prediction.probs, y_test)
-print(f"Bayesian network: accuracy {accuracy:.1%}")
+print(f"posterior: accuracy {accuracy:.1%}")
 print(
     "more than 90% sure of "
     f"{sure(known_prediction.probs):.1%} of the known and "
@@ -174,17 +174,17 @@ def entropy(probs: torch.Tensor) -> torch.Tensor:
 
 known_scores = {
     "plain network, entropy": entropy(plain_known),
-    "Bayesian, entropy": known_prediction.total,
-    "Bayesian, mutual information": known_prediction.epistemic,
+    "posterior, entropy": known_prediction.total,
+    "posterior, mutual information": known_prediction.epistemic,
 }
 unknown_scores = {
     "plain network, entropy": entropy(plain_unknown),
-    "Bayesian, entropy": unknown_prediction.total,
-    "Bayesian, mutual information": unknown_prediction.epistemic,
+    "posterior, entropy": unknown_prediction.total,
+    "posterior, mutual information": unknown_prediction.epistemic,
 }
 for name, score in known_scores.items():
     print(
-        f"{name:28} AUROC "
+        f"{name:29} AUROC "
         f"{metrics.ood_scores(score, unknown_scores[name]).auroc:.3f}"
     )
 
@@ -209,10 +209,10 @@ plt.show()
 # two curves are. In the last panel, a score is better the closer its curve comes to the upper left corner.*
 #
 # The area below a whole ROC curve, the AUROC, is the probability that a random unknown image has a larger score than a
-# random known one (0.5 is guessing, 1 perfect). On these small digits, the scores of the Bayesian network detect a
-# little better than that of the plain one (AUROC 0.985 instead of 0.971, each with a standard error of about 0.005). On
-# larger images, the choice of score matters: the mutual information detects digits among garments clearly better than
-# the entropy (:doc:`/results/dense_networks`).
+# random known one (0.5 is guessing, 1 perfect). On these small digits, the scores of the posterior detect a little
+# better than that of the plain one (AUROC 0.985 instead of 0.971, each with a standard error of about 0.005). On larger
+# images, the choice of score matters: the mutual information detects digits among garments clearly better than the
+# entropy (:doc:`/results/dense_networks`).
 #
 # Choose a threshold
 # ------------------

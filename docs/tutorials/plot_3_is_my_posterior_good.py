@@ -6,7 +6,7 @@ beginning with the cheapest check:
 
 1. Read the status, and see with ``diagnose`` whether the chains agree, or what each layer learned.
 2. Check whether the gradients of a variational fit are more than noise.
-3. Draw from the exact posterior with NUTS (the No-U-Turn sampler), on this or a smaller problem, and ``compare``
+3. Draw by NUTS (the No-U-Turn sampler), which is asymptotically exact, on this or a smaller problem, and ``compare``
    predictions.
 
 Each check takes seconds, but without a C compiler the third one takes minutes.
@@ -47,21 +47,23 @@ model = pb.BayesianModel(
     likelihood=pb.GaussianLikelihood(NOISE),
     num_data=len(x),
 )
-default = pb.fit(model, (x, y), seed=0)
-print(default.status)
+mclmc = pb.fit(model, (x, y), seed=0)
+print(mclmc.status)
 fitted = pb.fit(model, (x, y), method="svi", seed=0)
 print(fitted.status)
 
 # %%
-# With a C compiler and a network this small, the default of ``fit`` is Markov chains (:doc:`/understand/which_method`).
-# Their sampler is MCLMC (microcanonical Langevin Monte Carlo). The variational fit approximates the posterior by an
-# independent Gaussian for each weight (mean field), which also works for large networks.
+# With a C compiler and a network this small, the default of ``fit`` is Markov chains (:doc:`/understand/which_method`):
+# random steps from eight trained networks to others that explain the data about equally well. The sampler is MCLMC
+# (microcanonical Langevin Monte Carlo). A *mode*, as in the status, is a region of such networks. The variational fit
+# approximates the posterior by an independent Gaussian for each weight (mean field), which also works for large
+# networks.
 #
 # Check 1: do the chains agree, and what did the weights learn?
 # -------------------------------------------------------------
 # R-hat compares the chains. If it is close to 1, they agree.
 
-print(default.diagnose(model, grid))
+print(mclmc.diagnose(model, grid))
 
 # %%
 # **Common mistake: R-hat of weights.** Hidden units can swap places without changing the function, and each chain has
@@ -116,8 +118,8 @@ with plotting.style():
 plt.show()
 
 # %%
-# *Only the first fit is sound. With KL weight 1000, the bands ignore the data. With the last fit, the mean follows the
-# data, but the blue epistemic band is too thin to see, even in the gap.*
+# *The first fit has no sign of a failure; check 3 shows what it misses. With KL weight 1000, the bands ignore the data.
+# With the last fit, the mean follows the data, but the blue epistemic band is too thin to see, even in the gap.*
 #
 # The messages above name both problems and their remedies.
 #
@@ -153,12 +155,12 @@ for name, guide in (("at the start", start), ("at the end", fitted)):
 #
 # Check 3: compare with NUTS
 # --------------------------
-# NUTS draws from the exact posterior of the same model. Only this check shows what a guide *cannot* represent, and how
-# large the bias of chains without rejection is. If your problem is too large, use a smaller one of the same kind, with
-# fewer rows and units.
+# The longer the chains of NUTS, the closer their draws are to the posterior. Only this check
+# shows what a guide *cannot* represent, and how large the bias of chains without rejection is. If your problem is too
+# large, use a smaller one of the same kind, with fewer rows and units.
 
-chains = pb.fit_nuts(model, (x, y), num_samples=400, num_warmup=300, seed=0)
-print(chains.status)
+nuts = pb.fit_nuts(model, (x, y), num_samples=400, num_warmup=300, seed=0)
+print(nuts.status)
 
 # %%
 # First check NUTS itself. R-hat of the predictions should be at most 1.01. The effective sample size (ESS) is the
@@ -167,25 +169,29 @@ print(chains.status)
 
 comparison = pb.compare(
     model,
-    {"NUTS": chains, "chains (MCLMC)": default, "mean field": fitted},
+    {"NUTS": nuts, "chains (MCLMC)": mclmc, "mean field": fitted},
     grid,
     regions=regions,
     num_samples=600,
     seed=0,
 )
-print(comparison)
+for pair in comparison.pairs:
+    if pair.reference == "NUTS":
+        ratio = pair.scores["epistemic sd ratio"]
+        print(
+            f"{pair.region:8} {pair.method:15} epistemic sd ratio "
+            f"{ratio.value:.2f} ± {ratio.standard_error:.2f}"
+        )
 
 # %%
-# Read the column *epistemic sd ratio*, the epistemic standard deviation of the fit divided by that of NUTS. A ratio of
-# 1 is right, and each number has a Monte Carlo standard error. The row *10-90 %* shows how much the ratio differs
-# between points, and *rms mean difference* says how far apart the means are. The last lines say the same in words, for
-# each region.
+# The ratio is the epistemic standard deviation of the fit divided by that of NUTS, with its Monte Carlo standard error.
+# A ratio of 1 is right. ``print(comparison)`` shows more scores, and says in words which fit is closest.
 
 predictions = {
     name: pb.predict(model, posterior, grid, num_samples=600, seed=0)
     for name, posterior in {
-        "NUTS": chains,
-        "chains (MCLMC)": default,
+        "NUTS": nuts,
+        "chains (MCLMC)": mclmc,
         "mean field": fitted,
     }.items()
 }

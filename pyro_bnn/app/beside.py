@@ -1,4 +1,4 @@
-"""Compares a run's posterior with chains of NUTS, which sample the exact posterior of the same network and data."""
+"""Compares a run's posterior with chains of NUTS for the same network and data."""
 
 import math
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def compare_with_chains(
     expect: Callable[[float], None],
     report: Callable[[str, Status], None],
 ) -> Comparison:
-    """Draw four chains from the exact posterior of a run's network, and compare their predictions with the run's.
+    """Draw four chains of NUTS for a run's network, and compare their predictions with the run's.
 
     Before the first draw, `expect` is called with the largest number of seconds that the chains can take. After the
     last draw, `report` is called once for the chains and once for the run, with a name and a status.

@@ -59,7 +59,7 @@ def compare(
 ) -> None:
     """Compare approximate posteriors with NUTS.
 
-    With a run, the command draws chains from the exact posterior of the run's network. The command then predicts the
+    With a run, the command draws chains of NUTS for the run's network. The command then predicts the
     test rows with the chains and with the run, and compares the predictions. NUTS uses all rows in every step, so it
     suits at most a few thousand rows and a few thousand weights. The command first says how long NUTS takes at most,
     and what to do if that is too long. The progress bar shows the time that is left.

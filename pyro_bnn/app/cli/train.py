@@ -85,7 +85,7 @@ def train(
     help_all: options.HelpAll = False,
     **typed: Any,
 ) -> None:
-    """Train a Bayesian network on a table, arrays or images.
+    """Train a Bayesian neural network on a table, arrays or images.
 
     Settings that you leave out are chosen by their scores on held-out training rows, or come from a recipe for image
     sets. Tables and arrays are fitted by default with chains: Markov chains, each of which draws many networks that

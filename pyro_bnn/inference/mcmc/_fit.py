@@ -56,7 +56,7 @@ def fit_mcmc(
     resume: str | Path | None = None,
     seed: int | None = None,
 ) -> MCMCPosterior:
-    """Draw from the exact posterior by Markov chain Monte Carlo.
+    """Draw from the posterior by Markov chain Monte Carlo.
 
     Every step uses all data. All chains run at the same time, in unconstrained space, where the logarithm of a noise
     scale replaces the scale. During warm-up, each chain learns its own step size and, except for MCLMC, a diagonal mass
@@ -204,7 +204,7 @@ def fit_nuts(
     resume: str | Path | None = None,
     seed: int | None = None,
 ) -> MCMCPosterior:
-    """Draw from the exact posterior by the No-U-Turn Sampler.
+    """Draw from the posterior by the No-U-Turn Sampler.
 
     Short for ``fit_mcmc(..., sampler=NUTS(max_tree_depth))``; see :func:`~pyro_bnn.fit_mcmc` for the result, the errors
     and details.

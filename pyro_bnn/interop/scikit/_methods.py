@@ -210,7 +210,7 @@ def swag(task: Task) -> Fitted:
 
 
 def nuts(task: Task) -> Fitted:
-    """Draw from the exact posterior by chains of the No-U-Turn sampler."""
+    """Draw from the posterior by chains of the No-U-Turn sampler."""
     model = task.make_model(task.seed)
     draws = _num_draws(task.settings)
     with silent_fits():  # the estimator warns according to the status, as for all methods

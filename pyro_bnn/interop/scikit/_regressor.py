@@ -79,7 +79,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
               ``"svi"``.
             - ``"svi"`` fits one Gaussian for each weight, for any number of rows.
             - ``"natural"`` also fits one Gaussian for each weight, but with natural gradients.
-            - ``"nuts"`` draws from the exact posterior, for up to a thousand rows.
+            - ``"nuts"`` draws by NUTS, which is asymptotically exact, for up to a thousand rows.
             - ``"mclmc"`` trains `num_members` networks, and explores the mode of each with a chain.
             - ``"ensemble"`` trains several plain networks.
             - ``"laplace"`` fits a Gaussian around the weights of one plain network, with
@@ -273,8 +273,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
         the two ends comes last; in :meth:`~pyro_bnn.RegressionPrediction.interval` it comes first.
 
         With a `calibration_fraction`, held-out rows correct the intervals, and the probability is guaranteed as long as
-        new rows resemble the old rows. Without it, the intervals come from the model, and are right if the model is
-        right.
+        new rows have the same distribution as the old rows. Without it, the intervals are right if the model is right.
 
         Args:
             X: Inputs, shape (N, D).
