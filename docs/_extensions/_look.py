@@ -15,6 +15,7 @@ END = re.compile(r'</dd>\s*</dl>\s*(<span class="sig-paren">\)</span>)')
 CODE = re.compile(r'(?<=<span class="pre">)[^<]+')
 MARKS = {"✓": "yes", "\N{EN DASH}": "no", "part": "part", "n/a": "no"}
 MARK = re.compile(f"({'|'.join(MARKS)})(?![a-z])")
+COLUMNS = re.compile(r"\S {2,}\S")
 WIDE = 90
 LONGEST_PART = 20
 WORDS = 20
@@ -37,10 +38,13 @@ AS_WRITTEN = (
 
 
 def mark_blocks(app: Sphinx, document: nodes.document) -> None:
-    """Mark blocks of more than `WIDE` columns, whose letters can be smaller than those of others."""
+    """Mark blocks wider than `WIDE`, whose letters can be smaller, and others in columns, whose lines must not wrap."""
     for block in document.findall(nodes.literal_block):
-        if max(map(len, block.astext().splitlines()), default=0) > WIDE:
+        lines = block.astext().splitlines()
+        if max(map(len, lines), default=0) > WIDE:
             block["classes"].append("wide")
+        elif sum(bool(COLUMNS.search(line)) for line in lines) > 1:
+            block["classes"].append("columns")
 
 
 def mark_cells(app: Sphinx, document: nodes.document) -> None:

@@ -3,9 +3,8 @@
 Left: a curve that was measured in two intervals only; the background is grey elsewhere. Chains (MCLMC), the default of
 `fit`, draw networks; where there are no data, they disagree, and their band contains the true curve in the gap and in
 most other places. A plain network (MAP) is one curve. Right: chains of a network trained on garments (FashionMNIST)
-classify a new garment and a digit (MNIST), a kind that they have never seen. 100 drawn networks vote: they agree on the
-garment, and disagree on the digit. The garment has the median entropy of all new garments, and the digit has the median
-entropy of all test images of a 3. Without FashionMNIST in `--data`, scikit-learn's digits are used instead: 0 to 6 are
+classify new trousers and a digit (MNIST), a kind that they have never seen. 100 drawn networks vote: they agree on the
+trousers, and disagree on the digit. Each has the median entropy of the test images of its class. Without FashionMNIST in `--data`, scikit-learn's digits are used instead: 0 to 6 are
 known, 7 to 9 are not. The script writes `front.png`, and its version for dark pages, `front_dark.png`.
 """
 
@@ -31,6 +30,10 @@ ROWS = 1000
 GRID = torch.linspace(-1, 1, 201)[:, None]
 TRUTH = 10 * torch.sin(2 * torch.pi * GRID.flatten())
 BAND = "#A6CFE8"
+CHAINS, PLAIN = "Bayesian: mean \N{PLUS-MINUS SIGN} 2 sd", "plain network"
+CLASS = 1
+"""Of the known image: trousers."""
+
 BLUE, VERMILION, GREEN, *_ = plotting.PALETTE
 
 
@@ -50,11 +53,11 @@ def curve(
     )
     plain = {"method": "svi", "guide": pb.DeltaGuide(model)}
     predictions = {}
-    for name, settings in {"chains (MCLMC)": {}, "plain network": plain}.items():
+    for name, settings in {CHAINS: {}, PLAIN: plain}.items():
         posterior = pb.fit(model, (x, y), seed=options.seed, **settings)
         print(f"{name}: {posterior.status}", flush=True)
         predictions[name] = pb.predict(model, posterior, GRID, seed=options.seed)
-    low, high = band_of(predictions["chains (MCLMC)"])
+    low, high = band_of(predictions[CHAINS])
     gap = GRID.flatten().abs() < GAP / 2
     inside = ((low < TRUTH) & (high > TRUTH))[gap].float().mean()
     print(f"the band contains the true curve at {float(inside):.0%} of the places in the gap", flush=True)
@@ -130,7 +133,9 @@ def votes(options: argparse.Namespace, known: tuple) -> tuple[Tensor, Tensor, tu
         f"{detection.auroc_standard_error:.3f}",
         flush=True,
     )
-    a, b = (int(p.total.argsort()[len(p) // 2]) for p in (seen, unseen))  # of median entropy
+    rows = (images.y_test == CLASS).nonzero().flatten()
+    a = int(rows[seen.total[rows].argsort()[len(rows) // 2]])  # of median entropy, as b
+    b = int(unseen.total.argsort()[len(unseen) // 2])
     ballots = torch.stack([seen.votes[a], unseen.votes[b]])
     return (
         torch.stack([images.x_test[a], unknown[b]]),
@@ -151,13 +156,14 @@ def draw(
     figure = Figure(figsize=(7, 2.75), layout="constrained")
     left, right = figure.subfigures(1, 2, width_ratios=(1.05, 1))
     ax, x = left.subplots(), GRID.flatten()
-    ends = torch.stack(band_of(curves["chains (MCLMC)"]))
+    ends = torch.stack(band_of(curves[CHAINS]))
     ax.fill_between(x, *ends, facecolor=BAND, linewidth=0)
     ax.plot(x, ends.T, "-", color=BLUE, linewidth=0.8)
     # shows a band in the legend
-    ax.fill([], [], facecolor=BAND, edgecolor=BLUE, linewidth=0.8, label="chains (MCLMC)")
-    plain = curves["plain network"].mean.flatten()
-    ax.plot(x, plain, "--", color=GREEN, linewidth=1.3, label="plain network")
+    band, *_ = ax.fill([], [], facecolor=BAND, edgecolor=BLUE, linewidth=0.8)
+    mean, *_ = ax.plot(x, curves[CHAINS].mean.flatten(), "-", color=BLUE, linewidth=1.6)
+    plain = curves[PLAIN].mean.flatten()
+    ax.plot(x, plain, "--", color=GREEN, linewidth=1.3, label=PLAIN)
     ax.plot(x, TRUTH, "-", color=VERMILION, linewidth=1.1, label="truth")
     ax.plot(*xy, "k.", ms=4, mec="white", mew=0.3, label="data")
     ax.set(
@@ -185,7 +191,9 @@ def draw(
             fontsize=7,
             color="0.35",
         )
-    left.legend(ncols=4, loc="outside lower center", handlelength=1.2, columnspacing=0.7)
+    handles, labels = ax.get_legend_handles_labels()
+    entries = [(band, mean), *handles], [CHAINS, *labels]
+    left.legend(*entries, ncols=4, loc="outside lower left", handlelength=1.1, columnspacing=0.5, handletextpad=0.4)
     axes = right.subplots(2, 2, height_ratios=(1, 1.45))
     plotting.vote_histograms(images, ballots, classes, titles=titles, axes=axes)
     axes[1, 0].set_ylabel("")

@@ -196,20 +196,29 @@ predictions = {
     }.items()
 }
 with plotting.style():
-    axes = plotting.new_axes(2, 2, size=("page", 5.4)).ravel()
-    for ax, (name, prediction) in zip(axes, predictions.items(), strict=False):
+    *panels, last = plotting.new_axes(2, 2, size=("page", 5.2)).ravel()
+    for ax, (name, prediction) in zip(
+        panels, predictions.items(), strict=True
+    ):
         plotting.regression_bands(grid, prediction, data=(x, y), ax=ax)
-        ax.set(title=name, ylim=(-25, 25), xticks=(-1, -0.5, 0, 0.5, 1))
+        ax.set(title=name, ylim=(-25, 25))
         ax.get_legend().remove()
-        axes[3].plot(grid, prediction.epistemic.sqrt(), label=name)
-    for start, end in ((-1, -0.5), (-0.25, 0.25), (0.5, 1)):
-        shade = axes[3].axvspan(start, end, color="0.93", zorder=0)
+        last.plot(grid, prediction.epistemic.sqrt(), label=name)
+    last.set(title="epistemic sd", ylabel="sd", xlim=(-1, 1), ylim=(0, 4))
+    for ax in (*panels, last):
+        ax.set(xlabel="x" if ax in (panels[2], last) else "")
+        ax.set_xticks([-1, -0.5, 0, 0.5, 1])
+        for start, end in ((-1, -0.5), (-0.25, 0.25), (0.5, 1)):
+            shade = ax.axvspan(start, end, color="0.93", zorder=0)
     shade.set_label("no data")
-    axes[3].set(xlabel="x", xlim=(-1, 1), xticks=(-1, -0.5, 0, 0.5, 1))
-    axes[3].set(ylabel="epistemic sd", ylim=(0, 4))
-    axes[3].legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
-    entries = axes[0].get_legend_handles_labels()
-    axes[0].figure.legend(*entries, loc="outside upper left", ncols=4)
+    entries = [
+        entry
+        for ax in (panels[0], last)
+        for entry in zip(*ax.get_legend_handles_labels(), strict=True)
+    ]
+    last.figure.legend(
+        *zip(*entries, strict=True), loc="outside upper left", ncols=4
+    )
 plt.show()
 
 # %%
