@@ -272,9 +272,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
         the probability is at least `level`, and the probabilities below and above may differ. As in MAPIE, the axis of
         the two ends comes last; in :meth:`~pyro_bnn.RegressionPrediction.interval` it comes first.
 
-        With a `calibration_fraction`, held-out rows correct the intervals, and the probability is guaranteed if new rows
-        have the same distribution as the old ones. Without it, the intervals come from the model, and are right if the
-        model is right.
+        With a `calibration_fraction`, held-out rows correct the intervals, and the probability is guaranteed if new
+        rows have the same distribution as the old ones. Without it, the intervals come from the model, and are right if
+        the model is right.
 
         Args:
             X: Inputs, shape (N, D).
