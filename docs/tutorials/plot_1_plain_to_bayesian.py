@@ -99,9 +99,8 @@ model = pb.BayesianModel(
 print("random weights:", ", ".join(model.site_names))
 
 # %%
-# **Common mistake: num_data.** This is the number of rows in the whole data set, not in a batch. It balances the data
-# against the prior, so if it is too small, the prior has too much influence. ``fit`` refuses a wrong number if you pass
-# all data at once, but in your own loop, with your own loader, nothing checks it.
+# **Common mistake: num_data.** This is the number of rows in the whole data set, not in a batch
+# (:doc:`/understand/glossary`).
 #
 # A prior over weights is also a prior over *functions*, so look at some of them before you use it. Because the model is
 # a Pyro model, calling it draws weights and returns the network's output.
@@ -140,9 +139,10 @@ posterior = pb.fit(model, (x, y), seed=0)
 print(posterior.status)
 
 # %%
-# By default, ``fit`` runs eight Markov chains for a network of this size (:doc:`/understand/which_method`). The status
-# says how the chains went. R-hat compares their predictions: it is close to 1 if they agree. The :ref:`third tutorial
-# <sphx_glr_gallery_tutorials_plot_3_is_my_posterior_good.py>` checks such a fit more closely.
+# By default, ``fit`` runs eight Markov chains for a network of this size (:doc:`/understand/which_method`): random
+# steps from eight trained networks to others that explain the data about equally well. A *mode* is a region of such
+# networks. The status says how the chains went. R-hat compares their predictions: it is close to 1 if they agree. The
+# :ref:`third tutorial <sphx_glr_gallery_tutorials_plot_3_is_my_posterior_good.py>` checks such a fit more closely.
 #
 # Predictions
 # -----------

@@ -227,7 +227,7 @@ def summarise(predictions: Mapping[str, Prediction], seeds: Sequence[int]) -> di
 Model = BayesianModel | Callable[..., object]
 
 
-EXAMPLE = 'compare(model, {"nuts": exact, "mean-field": posterior}, x)'
+EXAMPLE = 'compare(model, {"nuts": nuts, "mean-field": posterior}, x)'
 
 
 @explained(EXAMPLE)
