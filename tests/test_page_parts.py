@@ -342,7 +342,8 @@ def test_long_sentences_beside_a_printed_table_go_on_in_the_next_line():
     document += block
     part("outputs").wrap_outputs(app, document)
     assert max(map(len, block.astext().splitlines())) <= 80
-    assert "sentences" not in block["classes"]
+    part("look").mark_blocks(app, document)
+    assert block["classes"] == ["sphx-glr-script-out", "columns"]
 
 
 def test_a_wide_table_of_words_repeats_the_titles_of_its_columns():

@@ -31,7 +31,7 @@ PANELS = {
     "mixture_density": (2, (0.165, 0.03, 1, 0.44)),
     "plot_1_plain_to_bayesian": (3, (0.152, 0.131, 0.985, 0.452)),
     "plot_2_detect_the_unknown": (1, (0, 0, 0.74, 0.5)),
-    "plot_3_is_my_posterior_good": (2, (0.152, 0.77, 0.985, 0.963)),
+    "plot_3_is_my_posterior_good": (2, (0.152, 0.779, 0.985, 0.961)),
     "plot_4_prune": (3, (0.15, 0, 1, 0.435)),
     "transformer": (1, (0.14, 0, 1, 0.443)),
 }

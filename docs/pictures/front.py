@@ -4,8 +4,9 @@ Left: a curve that was measured in two intervals only; the background is grey el
 `fit`, draw networks; where there are no data, they disagree, and their band contains the true curve in the gap and in
 most other places. A plain network (MAP) is one curve. Right: chains of a network trained on garments (FashionMNIST)
 classify new trousers and a digit (MNIST), a kind that they have never seen. 100 drawn networks vote: they agree on the
-trousers, and disagree on the digit. Each has the median entropy of the test images of its class. Without FashionMNIST in `--data`, scikit-learn's digits are used instead: 0 to 6 are
-known, 7 to 9 are not. The script writes `front.png`, and its version for dark pages, `front_dark.png`.
+trousers, and disagree on the digit. Each has the median entropy of the test images of its class. Without FashionMNIST
+in `--data`, scikit-learn's digits are used instead: 0 to 6 are known, 7 to 9 are not. The script writes `front.png`,
+and its version for dark pages, `front_dark.png`.
 """
 
 import argparse

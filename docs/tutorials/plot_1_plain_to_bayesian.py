@@ -53,8 +53,8 @@ def build_net(seed: int) -> nn.Module:
 curves, errors = [], []
 for seed in range(8):
     net = build_net(seed)
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.02)
-    for _ in range(300):
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    for _ in range(1000):
         optimizer.zero_grad()
         loss = (net(x) - y).square().mean()
         loss.backward()
@@ -77,7 +77,8 @@ with plotting.style():
 plt.show()
 
 # %%
-# *Eight trainings of the same network agree where there are data, and disagree outside (grey).*
+# *Eight trainings of the same network agree where there are data. Outside (grey), most become flat, and others
+# continue in a straight line.*
 #
 # The networks fit the data about equally well, and nothing shows which one is right. A single network hides this.
 # Bayes' rule instead keeps all networks, with probabilities that depend on the data:

@@ -197,9 +197,7 @@ predictions = {
 }
 with plotting.style():
     *panels, last = plotting.new_axes(2, 2, size=("page", 5.2)).ravel()
-    for ax, (name, prediction) in zip(
-        panels, predictions.items(), strict=True
-    ):
+    for ax, (name, prediction) in zip(panels, predictions.items(), strict=True):
         plotting.regression_bands(grid, prediction, data=(x, y), ax=ax)
         ax.set(title=name, ylim=(-25, 25))
         ax.get_legend().remove()
