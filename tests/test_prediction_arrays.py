@@ -115,7 +115,9 @@ def test_an_array_in_place_of_a_number_is_not_printed(wrong):
     net, likelihood = nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
     with pytest.raises(ValueError, match=rf"^`num_data` must be .* {shape}; pass one number, such as `len\(x\)`\.$"):
         pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=likelihood, num_data=wrong)
-    with pytest.raises(ValueError, match=rf"^`scale` must be .* {shape}\.$"):
+    with pytest.raises(ValueError, match=rf"^`scale` must be .* {shape}, as in NormalPrior\(1\.0\)\.$"):
         pb.NormalPrior(wrong)
-    with pytest.raises(ValueError, match=r"^`scale` must be .* got \[0, 1, .{,100}\.\.\.\.$"):
+    with pytest.raises(
+        ValueError, match=r"^`scale` must be .* got \[0, 1, .{,100}\.\.\., as in NormalPrior\(1\.0\)\.$"
+    ):
         pb.NormalPrior(list(range(300)))

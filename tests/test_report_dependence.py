@@ -85,7 +85,7 @@ def test_the_page_shows_the_columns_with_an_effect_and_says_that_the_column_that
     section = section_of(found)
     assert [curve.name for curve, _ in section.values["curves"]] == ["input 0", "input 1"]
     assert "the mean prediction of 200 training rows if all had the same value" in words_of(section)
-    assert 'alt="Partial dependence of y on input 0: -' in page_of("", "", Headline(""), [], [section])
+    assert 'alt="Partial dependence of y on input 0: \u2212' in page_of("", "", Headline(""), [], [section])
     assert "How the predictions change" not in words_of(section_of(replace(found, curves=[])))
     said = "The rows are split by input 2: its values are shuffled only among the last"
     assert said in words_of(section_of(found, split_by="input 2"))

@@ -65,4 +65,4 @@ def test_the_page_begins_with_one_step_and_folds_what_is_right():
     parts = ("Not usable", "Train again:", "Too narrow.", "Stopped early.", "<summary>1 check found no", "Settled.")
     places = [page.index(part) for part in parts]
     assert places == sorted(places)
-    assert "found no fault" not in page_of("", "", headline, [good], [])
+    assert "found no fault" not in page_of("", "", headline, [narrow], [])

@@ -264,7 +264,10 @@ ROWS = pb.CategoricalLikelihood().with_row_weights()
         (lambda: ROWS.join_weights([0, 1]), "`y` must be a tensor of targets, got list"),
         (lambda: make_model(ROWS, 3)(torch.zeros(6, 4), Y), r"shape \(6, 2\), got \(6,\), values and weights; call"),
         (lambda: make_model(ROWS, 3)(torch.zeros(6, 4), torch.ones(6, 2).long()), "must be floating point"),
-        (lambda: make_model(ROWS, 3)(torch.zeros(6, 4), ROWS.join_weights(Y + 0.5)), r"whole numbers, got \[0.5"),
+        (
+            lambda: make_model(ROWS, 3)(torch.zeros(6, 4), ROWS.join_weights(Y + 0.5)),
+            r"must hold classes, got numbers such as 0\.5",
+        ),
         (lambda: make_model(ROWS, 3)(torch.zeros(6, 4), ROWS.join_weights(Y + 1)), "must lie in 0, ..., 2"),
         (lambda: make_model(ROWS, 3)(torch.zeros(6, 4), -ROWS.join_weights(Y)), "weights of targets must be at least"),
     ],

@@ -57,7 +57,7 @@ WORDS = [f"text {first}{second}" for first in "abcde" for second in string.ascii
     ],
 )
 def test_the_remedy_for_a_wrong_target_is_no_circle(pyro_bnn, tmp_path, cells, likelihood, remedy):  # noqa: F811
-    table = write_table(tmp_path / "t.csv", [(len(cells) - row, y) for row, y in enumerate(cells)], ("x", "y"))
+    table = write_table(tmp_path / "t.csv", [((len(cells) - row) ** 2, y) for row, y in enumerate(cells)], ("x", "y"))
     options = ("--likelihood", likelihood) if likelihood else ()
     code, out, err = pyro_bnn("train", table, "--target", "y", *options, "--out", tmp_path / "run")
     assert (code, out, remedy in err) == (2, "", True)  # it announces no kind of fit

@@ -40,13 +40,13 @@ def explained(
         if isinstance(function, type):
             function.__init__ = decorated(function.__init__)  # type: ignore[misc]
             return function
-        signature = inspect.signature(function)
 
         @functools.wraps(function)
         def checked(*args: Any, **kwargs: Any) -> Any:
             try:
                 return function(*args, **kwargs)
             except TypeError:
+                signature = inspect.signature(function)  # not kept, since a compiler of torch could not follow it
                 try:
                     signature.bind(*args, **kwargs)
                 except TypeError as error:

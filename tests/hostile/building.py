@@ -188,7 +188,11 @@ NETS = [
     ),
     *bad("mlp", plain(nets.mlp), "sizes", {"one size": [3]}, "`sizes` must name inputs and outputs at least"),
     *bad(
-        "mlp", plain(nets.mlp), "sizes", {"a zero": [3, 0], "a text": [3, "a"], "True": [3, True]}, "`sizes` must be a"
+        "mlp",
+        plain(nets.mlp),
+        "sizes",
+        {"a zero": [3, 0], "a text": [3, "a"], "True": [3, True]},
+        "`sizes.1.` must be a",
     ),
     *bad(
         "mlp",

@@ -66,7 +66,13 @@ BATCH = {**NO_VALUES, "one number": Late(lambda w: torch.tensor(1.0)), "empty": 
 SVI = [
     *bad("fit_svi", fit, "model", without(NOT_AN_OBJECT, "a class"), "`model` must be a module or a function, got"),
     *bad("fit_svi", fit, "model", {"a guide": Late(lambda w: w.guide)}, "must be different modules|got the guide"),
-    *bad("fit_svi", fit, "guide", NOT_AN_OBJECT, "`guide` must be (a module or a function|an instance), got"),
+    *bad(
+        "fit_svi",
+        fit,
+        "guide",
+        without(NOT_AN_OBJECT, "None"),
+        "`guide` must be (a module or a function|an instance), got",
+    ),
     *bad(
         "fit_svi",
         fit,
@@ -102,7 +108,7 @@ SVI = [
         "must have all parameters of guide and model, got 1 of 4",
         UserWarning,
     ),
-    *bad("fit_svi", fit, "num_epochs", NOT_A_COUNT, "`num_epochs` must be a whole number"),
+    *bad("fit_svi", fit, "num_epochs", without(NOT_A_COUNT, "None"), "`num_epochs` must be a whole number"),
     *bad("fit_svi", fit, "batch_size", without(NOT_A_COUNT, "None"), "`batch_size` must be a whole number"),
     *bad(
         "fit_svi",

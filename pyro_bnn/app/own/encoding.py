@@ -313,7 +313,7 @@ def _parts(values: np.ndarray) -> np.ndarray:
 
 
 def has_name_of_identifier(name: str, among: frozenset[str] = IDENTIFIERS) -> bool:
-    """Return whether the last word of a column's name is a word for identifiers, or one of other words."""
+    """Return whether the last word of a column's name is in `among`."""
     words = re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()
     return not among.isdisjoint(re.findall(r"[a-z]+", words)[-1:])
 

@@ -182,7 +182,7 @@ class BeforeAndAfter:
         return "; ".join(worse)
 
     def _is_nearer(self, own: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-        """Return whether calibration moved a share nearer to its level, or left it right."""
+        """Return whether a share is right after calibration, or at least nearer to its level than before."""
         before, now = (abs(row["inside"] - row["level"]) for row in (own, after))
         return self._is_right(after) or now < before
 

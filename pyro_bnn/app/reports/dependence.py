@@ -66,7 +66,7 @@ def dependence_of(run: Trained, name: str, part: slice) -> Dependence | None:
 
 
 def _categories(feature: Feature, inputs: Tensor) -> tuple[list[str], Tensor, list[float]]:
-    """Return the most frequent categories, a row with each of them, and their shares of the rows."""
+    """Return the most frequent categories, for each the number of a row that has it, and its share of the rows."""
     labels = inputs.argmax(1)  # the last input marks missing cells
     counts = labels.bincount()
     often = [i for i in counts.argsort(descending=True, stable=True).tolist() if counts[i]][:MOST_CATEGORIES]

@@ -105,8 +105,8 @@ def predict(
         y: Targets, shape (N, ...), for the log-density; not allowed with a loader.
         batch_size: Rows in each run of the network; by default 10,000, or fewer for convolutions on a CPU, so that
             results fit into its cache.
-        keep_draws: Whether to keep the prediction of each draw, which takes S times the memory. In classification, the
-            logits of each draw are kept, and in regression a component of the predictive mixture. Intervals, quantiles,
+        keep_draws: Whether to keep the prediction of each draw, which takes S times the memory. Each draw then has its
+            logits in classification, and its component of the predictive mixture in regression. Intervals, quantiles,
             densities and draws of the prediction need the components. By default, the predictions of all draws are kept
             if they have at most a million elements (S times N times the number of outputs or classes).
         linearised: Whether to linearise the network in its weights around the posterior's median :math:`w^*`, to

@@ -42,7 +42,8 @@ def cdf_of_each_draw(components: Distribution, y: Tensor) -> Tensor:
     if isinstance(components, Poisson):
         return torch.special.gammaincc((y.floor() + 1).clamp_min(1e-30), components.rate) * (y >= 0)
     least, most = _ends(components)
-    return components.cdf(y.clamp_min(least).clamp_max(most))  # beyond its support, torch's functions are wrong
+    inside = components.cdf(y.clamp_min(least).clamp_max(most))  # beyond its support, torch's functions are wrong
+    return inside * (y >= least)
 
 
 def mean_cdf(components: Distribution, y: Tensor) -> Tensor:
