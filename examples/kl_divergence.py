@@ -115,5 +115,5 @@ if __name__ == "__main__":
     main(**vars(parser.parse_args()))
 
 # %%
-# *By the reverse divergence, q stays at the peak of p (grey) at which it
-# starts. By the forward divergence, q covers both peaks and the gap.*
+# *By the reverse divergence, q ends at or near the peak of p (grey) at which
+# it starts. By the forward divergence, q covers both peaks and the gap.*

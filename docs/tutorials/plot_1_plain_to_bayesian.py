@@ -140,7 +140,7 @@ posterior = pb.fit(model, (x, y), seed=0)
 print(posterior.status)
 
 # %%
-# By default, ``fit`` runs eight Markov chains for a network of this size (:doc:`/understand/which_method`): random
+# By default, ``fit`` runs eight chains (MCLMC) for a network of this size (:doc:`/understand/which_method`): random
 # steps from eight trained networks to others that explain the data about equally well. A *mode* is a region of such
 # networks. The status says how the chains went. R-hat compares their predictions: it is close to 1 if they agree. The
 # :ref:`third tutorial <sphx_glr_gallery_tutorials_plot_3_is_my_posterior_good.py>` checks such a fit more closely.
@@ -206,7 +206,7 @@ for name, rows in (("inside the data", ~outside), ("outside", outside)):
 #
 # A guide, for larger networks
 # ----------------------------
-# Markov chains take too long for a network with many more weights. For large networks,
+# Chains (MCLMC) take too long for a network with many more weights. For large networks,
 # variational inference is faster: it looks for the closest distribution of a simple shape, the *guide*.
 # ``MeanFieldGuide`` is an independent Gaussian for each weight, so it has twice as many parameters as the plain
 # network. The closest guide is the one with the largest ELBO, which is the expected log-likelihood under the guide

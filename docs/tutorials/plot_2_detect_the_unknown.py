@@ -94,7 +94,7 @@ print(
 # %%
 # The Bayesian neural network
 # ---------------------------
-# The network stays the same, but its weights get a prior. By default, ``fit`` runs Markov chains for a network of this
+# The network stays the same, but its weights get a prior. By default, ``fit`` runs chains (MCLMC) for a network of this
 # size, and the status says whether each has explored its *mode*, a region of networks that explain the data well. For a
 # larger network, pass ``method="svi"`` (:doc:`/understand/which_method`).
 

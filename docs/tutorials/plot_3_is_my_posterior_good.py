@@ -53,7 +53,7 @@ fitted = pb.fit(model, (x, y), method="svi", seed=0)
 print(fitted.status)
 
 # %%
-# With a C compiler and a network this small, the default of ``fit`` is Markov chains (:doc:`/understand/which_method`):
+# With a C compiler and a network this small, the default of ``fit`` is chains (MCLMC, :doc:`/understand/which_method`):
 # random steps from eight trained networks to others that explain the data about equally well. The sampler is MCLMC
 # (microcanonical Langevin Monte Carlo). A *mode*, as in the status, is a region of such networks. The variational fit
 # approximates the posterior by an independent Gaussian for each weight (mean field), which also works for large

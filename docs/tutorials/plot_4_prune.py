@@ -3,7 +3,7 @@ r"""Prune: which weights does the network need?
 
 If you need a smaller network, a posterior shows which weights can be removed: those whose mean is smaller in
 magnitude than their standard deviation. This needs a mean and a standard deviation for each weight, and a guide that
-can be trained further. So the fit is variational (``method="svi"``), instead of the Markov chains that ``fit`` draws by
+can be trained further. So the fit is variational (``method="svi"``), instead of the chains (MCLMC) that ``fit`` runs by
 default.
 
 In this tutorial you train a classifier of scikit-learn's digits, look at the signal-to-noise ratios of its weights,

@@ -63,13 +63,14 @@ def trained_on(config: RunConfig, data: Dataset) -> str:
         held_out = f" (classes {', '.join(map(str, config.hold_out))} are held out)" if config.hold_out else ""
         return f"Trained on {len(data.x_train)} images of {len(data.classes)} classes{held_out}."
     shape = " x ".join(map(str, data.facts.input_shape))
+    inputs = "1 input" if shape == "1" else f"{shape} inputs"
     classes = f"{len(data.classes)} classes of " if data.classes else ""
     what = f"{classes}{data.facts.target.name!r}"
     table = data.facts.table
     origin = "" if table is None or len(table.features) == table.width else f" from {len(table.features)} columns"
     calibrate = "" if data.held_out is None else f", and {counted(len(data.held_out[0]), 'row')} for calibration"
     return (
-        f"Trained on {counted(len(data.x_train), 'row')} of {shape} inputs{origin} for {what}. Held out: "
+        f"Trained on {counted(len(data.x_train), 'row')} of {inputs}{origin} for {what}. Held out: "
         f"{counted(len(data.x_test), 'test row')}{calibrate}."
     )
 

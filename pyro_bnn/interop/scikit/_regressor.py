@@ -56,7 +56,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
 
     Inputs and targets are standardised internally. The network is an MLP; its weights and the noise scale have priors.
     Several targets share the network, but each has its own noise. By default (method ``"auto"``), the estimator
-    compares five networks, with their priors and noise, on held-out rows. It then draws Markov chains for the best one.
+    compares five networks, with their priors and noise, on held-out rows. It then runs chains (MCLMC) for the best one.
     `status_` says what was chosen and why. The page :doc:`/how_to/scikit_learn` describes the methods.
 
     Args:

@@ -307,7 +307,7 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], accuracy: float) -> Verdict
         (lowest["recall"] < MISSED, "note", f"too few rows of {name} to judge", few),
         (limits[name] < FOUND, "note", f"misses {share} of {name}", often),
         (is_few, "note", f"too few rows of “{rarest['name']}” to judge", unsure),
-        (True, "good", "", f"Every class is mostly found: {numbers}."),
+        (True, "good", "", f"Every class with test rows is mostly found: {numbers}."),
     )
 
 
