@@ -393,6 +393,7 @@ def test_few_rows_are_no_problem_but_no_proof_either():
     beaten = of_baseline("a line", -5.46, -5.4, 0.01, points="", is_nearer=False)
     tied = of_baseline("trees", -5.4, -5.4, 0.1, points="", is_nearer=False)
     in_part = of_baseline("steps", -5.46, -5.4, 0.01, points="", is_nearer=False, unbeaten="RMSE")
+    assert of_rivals([beaten, replace(tied, rivals=beaten.rivals)])[0].short == "beaten by a line"  # named once
     merged, unclear = sorted(of_rivals([beaten, tied, verdict, in_part]), key=lambda each: each.short)
     assert unclear == verdict  # findings are joined only if their level is the same
     assert merged.short == "beaten by a line, not clearly better than trees, beaten in NLL by steps"

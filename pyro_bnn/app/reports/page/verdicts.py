@@ -193,12 +193,13 @@ def of_rivals(verdicts: Sequence[Verdict]) -> list[Verdict]:
 def _merged(worse: Sequence[Verdict]) -> Verdict:
     if len(worse) < 2:
         return worse[0]
-    named: dict[str, dict[str, None]] = {}
-    for verdict in worse:
-        named.setdefault(verdict.relation, {}).update(dict.fromkeys(verdict.rivals))
+    relations = {name: verdict.relation for verdict in reversed(worse) for name in verdict.rivals}  # the first of each
+    named: dict[str, list[str]] = {}
+    for name in dict.fromkeys(name for verdict in worse for name in verdict.rivals):
+        named.setdefault(relations[name], []).append(name)
     return replace(
         worse[0],
-        short=", ".join(f"{relation} {in_series(list(names))}" for relation, names in named.items()),
+        short=", ".join(f"{relation} {in_series(names)}" for relation, names in named.items()),
         text=" ".join(verdict.text for verdict in worse),
         rule=" ".join(verdict.rule for verdict in worse),
         is_beaten=any(verdict.is_beaten for verdict in worse),
