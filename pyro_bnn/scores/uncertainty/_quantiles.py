@@ -39,11 +39,11 @@ def has_cdf(components: Distribution) -> bool:
 
 def cdf_of_each_draw(components: Distribution, y: Tensor) -> Tensor:
     """Distribution function of each component, ``(S, N, *O)``."""
-    if isinstance(components, Poisson):
-        return torch.special.gammaincc((y.floor() + 1).clamp_min(1e-30), components.rate) * (y >= 0)
     least, most = _ends(components)
-    inside = components.cdf(y.clamp_min(least).clamp_max(most))  # beyond its support, torch's functions are wrong
-    return inside * (y >= least)
+    inside = y.clamp_min(least).clamp_max(most)  # beyond a support, torch's functions are wrong
+    is_poisson = isinstance(components, Poisson)  # which has no function in torch
+    below = torch.special.gammaincc(inside.floor() + 1, components.rate) if is_poisson else components.cdf(inside)
+    return below * (y >= least)
 
 
 def mean_cdf(components: Distribution, y: Tensor) -> Tensor:
