@@ -22,9 +22,11 @@ def __getattr__(name: str) -> object:
     with _one_at_a_time:
         try:
             found = _load(name)
-            from ._core.signatures import explain_calls  # imported late, as this loads torch
+            if isinstance(found, type):  # functions are decorated by `explained`, so that each is one object
+                from ._core.signatures import explain_calls  # imported late, as this loads torch
 
-            return explain_calls(found)
+                explain_calls(found)
+            return found
         except AttributeError:
             if name in __all__:
                 raise

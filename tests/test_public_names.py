@@ -102,6 +102,7 @@ assert before == after
 heavy = [name for name in ("matplotlib", "sklearn", "torchvision", "typer") if name in sys.modules]
 assert not heavy, heavy
 pb = pyro_bnn
+assert pb.layers is pb.layers  # also at first use
 from pyro_bnn.app import runs, sources
 from pyro_bnn.app.own.targets import Target
 from pyro_bnn.app.reports.scores import in_units

@@ -14,6 +14,7 @@ from ..._core import checks as _checks
 from ..._core import functional as _functional
 from ..._core.globs import advice, matches
 from ..._core.scope import outer_stacklevel
+from ..._core.signatures import explained
 from ..._core.summary import few
 from ._network import rest_frozen
 
@@ -132,6 +133,7 @@ def _by_function(chooser: Chooser, parameters: Sequence[Owned], argument: str) -
     return found
 
 
+@explained("layers(torch.nn.Linear)")
 def layers(*kinds: type[nn.Module]) -> Selection:
     """Select the parameters of all layers of the given classes and of their subclasses.
 

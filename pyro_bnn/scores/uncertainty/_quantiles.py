@@ -41,8 +41,10 @@ def cdf_of_each_draw(components: Distribution, y: Tensor) -> Tensor:
     """Distribution function of each component, ``(S, N, *O)``."""
     least, most = _ends(components)
     inside = y.clamp_min(least).clamp_max(most)  # beyond a support, torch's functions are wrong
-    is_poisson = isinstance(components, Poisson)  # which has no function in torch
-    below = torch.special.gammaincc(inside.floor() + 1, components.rate) if is_poisson else components.cdf(inside)
+    if isinstance(components, Poisson):  # which has no function in torch
+        below = torch.special.gammaincc(inside.floor() + 1, components.rate)
+    else:
+        below = components.cdf(inside)
     return below * (y >= least)
 
 
