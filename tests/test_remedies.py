@@ -161,7 +161,7 @@ def test_a_data_set_with_a_similar_name_is_suggested():
 def test_every_public_module_explains_missing_names(space):
     with pytest.raises(AttributeError, match="; its names are"):
         getattr(pb, space).qqqq  # noqa: B018
-    assert "explain_missing" not in dir(getattr(pb, space))
+    assert "explain_errors" not in dir(getattr(pb, space))
 
 
 def test_the_error_about_a_missing_name_shows_no_other_package():

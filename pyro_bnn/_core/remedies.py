@@ -160,7 +160,7 @@ INSTEAD = {
 """Advice by class and missing attribute. Subclasses inherit the advice."""
 
 
-def explain_missing(module: str) -> None:
+def explain_errors(module: str) -> None:
     """Let errors about a public module's missing names suggest names, and errors about wrong calls show right ones."""
     found = sys.modules[module]
     for name in found.__all__:
@@ -173,7 +173,7 @@ def explain_missing(module: str) -> None:
         public = f"pyro_bnn.{module.rpartition('.')[2]}"
         raise AttributeError(f"module '{public}' has no attribute '{name}'; {hint}", name=name)
 
-    vars(found).pop("explain_missing", None)  # so that `dir` lists no helper
+    vars(found).pop("explain_errors", None)  # so that `dir` lists no helper
     vars(found)["__getattr__"] = explained  # at run time only, so that type checkers still report missing names
 
 

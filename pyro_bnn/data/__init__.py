@@ -1,6 +1,6 @@
 """Data sets as tensors, and corruptions of images."""
 
-from .._core.remedies import explain_missing
+from .._core.remedies import explain_errors
 from ._corruptions import add_noise, blur, lower_contrast
 from ._images import GREY_SETS as GREY_SETS
 from ._images import Images, MissingDataError, load_images, load_packed_images, read_packed_images
@@ -21,4 +21,4 @@ __all__ = [
     "regression_problem",
 ]
 
-explain_missing(__name__)
+explain_errors(__name__)

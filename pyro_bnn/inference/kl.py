@@ -19,7 +19,7 @@ from torch.distributions import Distribution, kl_divergence
 
 from .._core import checks as _checks
 from .._core.reflection import unwrap
-from .._core.remedies import explain_missing
+from .._core.remedies import explain_errors
 from .._core.scope import seeded
 from ..scores.uncertainty import RunningMoments
 
@@ -246,4 +246,4 @@ def _log_ratio(p: Distribution, q: Distribution, size: int) -> Tensor:
     return log_p - log_q.masked_fill(~inside, -math.inf)
 
 
-explain_missing(__name__)
+explain_errors(__name__)

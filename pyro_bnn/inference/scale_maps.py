@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from .._core import checks as _checks
-from .._core.remedies import explain_missing
+from .._core.remedies import explain_errors
 
 __all__ = ["Capped", "LogVariance", "Precision", "ScaleMap", "Softplus"]
 
@@ -227,4 +227,4 @@ class Precision(ScaleMap):
         torch.rsqrt(parameter, out=out)
 
 
-explain_missing(__name__)
+explain_errors(__name__)

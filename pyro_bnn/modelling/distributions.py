@@ -13,7 +13,7 @@ from torch.nn.functional import logsigmoid
 
 from .._core import checks as _checks
 from .._core.gaussian_mixture import mixture_cdf, mixture_icdf
-from .._core.remedies import explain_missing
+from .._core.remedies import explain_errors
 
 __all__ = ["NormalMixture", "ScaleMixtureNormal"]
 
@@ -275,4 +275,4 @@ def _broadcast(**arguments: float | Tensor) -> tuple[Tensor, ...]:
         raise ValueError(f"{names} must have shapes that fit each other, got {shown}.") from None
 
 
-explain_missing(__name__)
+explain_errors(__name__)

@@ -4,7 +4,7 @@
 counts are in `pyro_bnn` itself.
 """
 
-from ..._core.remedies import explain_missing
+from ..._core.remedies import explain_errors
 from ._base import Likelihood as Likelihood
 from ._base import Weighted as Weighted
 from ._censored import Censored, Survival
@@ -39,4 +39,4 @@ __all__ = [
     "ZeroInflatedPoisson",
 ]
 
-explain_missing(__name__)
+explain_errors(__name__)

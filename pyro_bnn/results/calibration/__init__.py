@@ -8,7 +8,7 @@ References:
     Vovk et al. (2005), Algorithmic Learning in a Random World; Lei et al. (2018), https://arxiv.org/abs/1604.04173.
 """
 
-from ..._core.remedies import explain_missing
+from ..._core.remedies import explain_errors
 from ...inference.checkpoint import load_calibration
 from ...inference.posterior import Calibration
 from ._intervals import AdaptiveIntervals, ConformalIntervals
@@ -29,4 +29,4 @@ __all__ = [
     "load_calibration",
 ]
 
-explain_missing(__name__)
+explain_errors(__name__)

@@ -10,7 +10,7 @@ distinguish. They are as wide as one column of a paper (``width="column"``, 3.4 
 inches), so they need no scaling.
 """
 
-from ..._core.remedies import explain_missing
+from ..._core.remedies import explain_errors
 from ._classification import detection_curves, reliability_diagram, vote_histograms
 from ._comparison import comparison
 from ._figures import PALETTE, new_axes, save, style
@@ -37,4 +37,4 @@ __all__ = [
     "weight_histograms",
 ]
 
-explain_missing(__name__)
+explain_errors(__name__)

@@ -5,7 +5,7 @@ References:
     Graves (2011), Practical Variational Inference for Neural Networks.
 """
 
-from ..._core.remedies import explain_missing
+from ..._core.remedies import explain_errors
 from ._prune import Per as Per
 from ._prune import decibel, prune, signal_to_noise
 from ._prune import mean_field as mean_field
@@ -24,4 +24,4 @@ __all__ = [
     "sparse_network",
 ]
 
-explain_missing(__name__)
+explain_errors(__name__)

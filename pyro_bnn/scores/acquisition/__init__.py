@@ -11,10 +11,10 @@ In classification, a pool may also be a tensor of logits of shape (S, N, C): S d
 with :class:`~pyro_bnn.nets.MCDropout`, which draws a mask for each row.
 """
 
-from ..._core.remedies import explain_missing
+from ..._core.remedies import explain_errors
 from ._batch import batch_bald
 from ._scores import bald, entropy, epig, from_baal, variation_ratios
 
 __all__ = ["bald", "batch_bald", "entropy", "epig", "from_baal", "variation_ratios"]
 
-explain_missing(__name__)
+explain_errors(__name__)

@@ -5,7 +5,7 @@ frames and lists. It raises an error if there are no rows, or if numbers are NaN
 must not be negative, and must sum to 1. Labels must be whole numbers from 0 to C - 1.
 """
 
-from ..._core.remedies import explain_missing
+from ..._core.remedies import explain_errors
 from ._classification import (
     CalibrationBins,
     OODScores,
@@ -40,4 +40,4 @@ __all__ = [
     "root_mean_squared_error",
 ]
 
-explain_missing(__name__)
+explain_errors(__name__)

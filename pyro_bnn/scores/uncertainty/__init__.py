@@ -11,7 +11,7 @@ References:
     Depeweg et al. (2018), Decomposition of Uncertainty, https://arxiv.org/abs/1710.07283.
 """
 
-from ..._core.remedies import explain_missing
+from ..._core.remedies import explain_errors
 from ._accumulators import Accumulator
 from ._accumulators import ClassAccumulator as ClassAccumulator
 from ._accumulators import MixtureAccumulator as MixtureAccumulator
@@ -45,4 +45,4 @@ __all__ = [
     "predictive_entropy",
 ]
 
-explain_missing(__name__)
+explain_errors(__name__)
